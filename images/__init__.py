@@ -1,0 +1,1 @@
+"""What runs on the operator's or CI machine: from spec to published image."""
