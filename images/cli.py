@@ -1,0 +1,48 @@
+"""What every Invoke task shares: clean messages instead of tracebacks, exit codes, ``--dry``, signals."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import invoke
+
+from images.errors import ExitCode, Interrupted, UserError
+
+
+def task(*args: Any, **options: Any) -> Any:
+    """``invoke.task`` for this project, with the same arguments.
+
+    A ``UserError`` becomes its message, its hint and its exit code; an interruption becomes exit code
+    130 after the clean-up code has run. The task's docstring is its help.
+    """
+
+    def decorate(body: Callable[..., Any]) -> Any:
+        @functools.wraps(body)
+        def guarded(context: invoke.Context, *positional: Any, **named: Any) -> Any:
+            with guard(context):
+                return body(context, *positional, **named)
+
+        return invoke.task(guarded, **options)
+
+    return decorate(args[0]) if args and callable(args[0]) else decorate
+
+
+@contextlib.contextmanager
+def guard(context: invoke.Context) -> Iterator[None]:
+    """Runs a task's body: sets ``--dry``, and ends the process by the rules of ``docs/exit-codes.md``."""
+    from images import progress, run
+
+    run.dry.set(bool(context.config.run.get("dry", False)))
+    try:
+        with run.interruptible():
+            yield
+    except UserError as error:
+        progress.error(error.message, error.hint)
+        sys.exit(error.code)
+    except (Interrupted, KeyboardInterrupt):
+        progress.error("interrupted; what this command started is cleaned up")
+        sys.exit(ExitCode.INTERRUPTED)

@@ -1,0 +1,93 @@
+"""A site's settings: ``invoke.yaml`` (defaults), ``site.yaml`` (a site's own), ``INVOKE_GPU_IMAGE_*``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, field_validator
+
+from images import yaml_source
+from images.yaml_source import Strict
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+
+
+class Retention(Strict):
+    """How much ``inv clean`` keeps. A published image that a channel names is always kept."""
+
+    images: int = Field(default=3, ge=0, description="newest published images of a family")
+    failed_builds: int = Field(default=5, ge=0, description="folders of failed builds")
+    bases: int = Field(default=2, ge=0, description="base disks in the cache")
+
+
+class Site(Strict):
+    """What a site adds to every image it builds."""
+
+    packages: list[str] = []
+    roles: list[str] = Field(default=[], description="paths of extra Ansible roles")
+    ca_certificates: list[str] = Field(default=[], description="paths of PEM files to trust in the image")
+    apt_mirror: str | None = Field(default=None, description="mirror used by the build")
+    apt_proxy: str | None = Field(default=None, description="used during the build, never in the image")
+    keep_apt_mirror: bool = Field(default=False, description="leave apt_mirror in the image")
+
+
+class Settings(Strict):
+    """All settings; paths are absolute."""
+
+    default_image: dict[str, str] = {"local": "gpu-debian", "*": "gpu-base"}
+    manifest: Path = Path("manifest")
+    build_dir: Path = Path("build")
+    cache: Path = Path("~/.cache/gpu-image")
+    keep_hours: int = Field(default=8, ge=1, description="expiry of a machine kept by --on-error=keep")
+    retention: Retention = Retention()
+    site: Site = Site()
+
+    @field_validator("manifest", "build_dir", "cache")
+    @classmethod
+    def _absolute(cls, value: Path) -> Path:
+        return (CHECKOUT / value.expanduser()).absolute()
+
+    def image_for(self, cloud: str) -> str:
+        """The image built for ``cloud`` when ``--image`` is not given."""
+        return self.default_image.get(cloud, self.default_image["*"])
+
+
+def load(config: Mapping[str, Any], *, site_file: Path = CHECKOUT / "site.yaml") -> Settings:
+    """The settings of this site. ``config`` is Invoke's (``context.config``).
+
+    Order, later wins: model defaults, ``invoke.yaml``, ``site.yaml``, ``INVOKE_GPU_IMAGE_*`` variables
+    (which Invoke has already merged into ``config``). Raises ``UserError`` with file and line.
+    """
+    data = _plain(config.get("gpu_image", {}))
+    source = yaml_source.Source("invoke.yaml", data)
+    if site_file.exists():
+        site = yaml_source.read(site_file)
+        for path, value in _leaves(site.data, ()):
+            if "INVOKE_GPU_IMAGE_" + "_".join(path).upper() not in os.environ:
+                _assign(data, path, value)
+        source.places = site.places
+    return yaml_source.validate(source, Settings)
+
+
+def _plain(config: Any) -> Any:
+    """Invoke's DataProxy objects as plain dicts."""
+    if hasattr(config, "items"):
+        return {key: _plain(value) for key, value in config.items()}
+    return config
+
+
+def _leaves(data: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for key, value in data.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, (*path, str(key)))
+        else:
+            yield (*path, str(key)), value
+
+
+def _assign(data: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+    for key in path[:-1]:
+        data = data.setdefault(key, {})
+    data[path[-1]] = value
