@@ -8,7 +8,8 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import invoke
+from invoke.context import Context
+from invoke.tasks import task as invoke_task
 
 from images.errors import ExitCode, Interrupted, UserError
 
@@ -22,17 +23,17 @@ def task(*args: Any, **options: Any) -> Any:
 
     def decorate(body: Callable[..., Any]) -> Any:
         @functools.wraps(body)
-        def guarded(context: invoke.Context, *positional: Any, **named: Any) -> Any:
+        def guarded(context: Context, *positional: Any, **named: Any) -> Any:
             with guard(context):
                 return body(context, *positional, **named)
 
-        return invoke.task(guarded, **options)
+        return invoke_task(guarded, **options)
 
     return decorate(args[0]) if args and callable(args[0]) else decorate
 
 
 @contextlib.contextmanager
-def guard(context: invoke.Context) -> Iterator[None]:
+def guard(context: Context) -> Iterator[None]:
     """Runs a task's body: sets ``--dry``, and ends the process by the rules of ``docs/exit-codes.md``."""
     from images import progress, run
 

@@ -26,7 +26,7 @@ class Retention(Strict):
 class Site(Strict):
     """What a site adds to every image it builds."""
 
-    packages: list[str] = []
+    packages: list[str] = Field(default=[])
     roles: list[str] = Field(default=[], description="paths of extra Ansible roles")
     ca_certificates: list[str] = Field(default=[], description="paths of PEM files to trust in the image")
     apt_mirror: str | None = Field(default=None, description="mirror used by the build")
@@ -37,7 +37,7 @@ class Site(Strict):
 class Settings(Strict):
     """All settings; paths are absolute."""
 
-    default_image: dict[str, str] = {"local": "gpu-debian", "*": "gpu-base"}
+    default_image: dict[str, str] = Field(default={"local": "gpu-debian", "*": "gpu-base"})
     manifest: Path = Path("manifest")
     build_dir: Path = Path("build")
     cache: Path = Path("~/.cache/gpu-image")
