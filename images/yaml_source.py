@@ -49,7 +49,8 @@ class Source:
                 hint="for example --set kernel.series=6.12; a dot goes one level down",
             )
         try:
-            parsed = yaml.safe_load(value)
+            # Scalars stay text (6.10 is a version, not a number); the model makes numbers where it wants them.
+            parsed = None if value.strip() in ("", "null", "~") else yaml.load(value, Loader=yaml.BaseLoader)
         except yaml.YAMLError:
             raise UserError(f"--set {assignment}: the value is not valid YAML") from None
         target: Any = self.data
@@ -140,7 +141,10 @@ def _problem(
     if kind == "missing":
         return source.place(path[:-1]), f"{name!r} is missing", None
     message = item["msg"].removeprefix("Value error, ")
-    return source.place(path), f"{name!r}: {message} (got {item['input']!r})"[:400], None
+    hint = None
+    if kind == "string_type" and isinstance(item["input"], int | float):
+        hint = f'put it in quotes: "{item["input"]}"'
+    return source.place(path), f"{name!r}: {message} (got {item['input']!r})"[:400], hint
 
 
 def _known_keys(model: type[BaseModel], loc: Sequence[str | int]) -> list[str]:
