@@ -49,7 +49,7 @@ class Source:
                 hint="for example --set kernel.series=6.12; a dot goes one level down",
             )
         try:
-            # Scalars stay text (6.10 is a version, not a number); the model makes numbers where it wants them.
+            # Scalars stay text (6.10 is a version, not a number); the model makes numbers where needed.
             parsed = None if value.strip() in ("", "null", "~") else yaml.load(value, Loader=yaml.BaseLoader)
         except yaml.YAMLError:
             raise UserError(f"--set {assignment}: the value is not valid YAML") from None
@@ -136,8 +136,8 @@ def _problem(
     if kind == "extra_forbidden":
         known = _known_keys(model, item["loc"][:-1])
         close = difflib.get_close_matches(str(item["loc"][-1]), known, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"known keys here: {', '.join(known)}"
-        return source.place(path), f"unknown key {name!r}", hint
+        known_hint = f"did you mean {close[0]!r}?" if close else f"known keys here: {', '.join(known)}"
+        return source.place(path), f"unknown key {name!r}", known_hint
     if kind == "missing":
         return source.place(path[:-1]), f"{name!r} is missing", None
     message = item["msg"].removeprefix("Value error, ")

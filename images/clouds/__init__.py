@@ -1,0 +1,158 @@
+"""Clouds: one folder each, behind one protocol. Adding a cloud is adding a folder.
+
+A cloud's folder is a package with a module-level ``cloud`` that satisfies ``Cloud``. Nothing outside the
+folder asks which cloud it is; the cloud's SDK is imported only inside it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from images.errors import UserError
+from images.lock import Lock
+from images.settings import Settings
+from images.spec import Loaded
+
+Note = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Base:
+    """The image a build starts from. ``artifact`` is what the template gets: an id, or a disk's path."""
+
+    id: str
+    artifact: str
+    sha256: str | None = None
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Image:
+    """A captured image. ``id`` is what a provisioner passes to the cloud; locally it is the disk's path."""
+
+    id: str
+    region: str
+    name: str
+    sha256: str | None = None
+    size: int | None = None
+    format: str | None = None
+
+
+@dataclass(frozen=True)
+class LaunchRequest:
+    """A machine to boot from an image: ``public_key`` may log in as ``user``; both belong to the build."""
+
+    name: str
+    build_id: str
+    user: str
+    private_key: Path
+    public_key: str
+    evidence: Path
+    hours: float
+    accelerator: str | None = None
+
+
+class Machine(Protocol):
+    """A machine booted from a captured image, reachable by SSH with a known host key."""
+
+    name: str
+    description: str
+    ssh_config: Path
+    seconds_to_ssh: float
+    disk_bytes: int
+
+    def reboot(self) -> float:
+        """Reboots; returns the seconds until SSH answers with another boot id."""
+
+    def run(self, command: str, *, timeout: float = 60) -> str:
+        """Runs a shell command over SSH as the build's user and returns its stdout."""
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """Something a dead build left: ``remove`` deletes it."""
+
+    kind: str
+    name: str
+    reason: str
+    remove: Callable[[], None] = field(repr=False)
+
+
+class Cloud(Protocol):
+    """What the pipeline asks of a cloud."""
+
+    name: str
+    #: The pydantic model of the spec's section for this cloud.
+    section: type[Any]
+    #: Programs a build needs on the operator's machine, with the Debian package of each.
+    programs: Mapping[str, str]
+    #: The folder with ``build.pkr.hcl.j2``.
+    folder: Path
+
+    def missing_credentials(self) -> list[str]:
+        """What is missing before a build can start, a line each; empty when nothing is."""
+
+    def choose_accelerator(self, wanted: str | None) -> tuple[str, str]:
+        """What runs the build machine, and one line that says why. ``wanted`` is ``--accel``."""
+
+    def resolve(self, loaded: Loaded, arch: str, *, note: Note) -> Lock:
+        """Asks the archives for the exact versions behind the spec."""
+
+    def prepare_base(self, loaded: Loaded, lock: Lock, *, settings: Settings, note: Note) -> Base:
+        """The base image of the lock, made or fetched when it is not there."""
+
+    def render_context(self, loaded: Loaded, lock: Lock) -> Mapping[str, Any]:
+        """What the cloud's template needs beyond spec and lock. Pure."""
+
+    def packer_variables(self, base: Base, *, work: Path, key: Path, accelerator: str) -> dict[str, Any]:
+        """Values of the template's variables that differ from build to build."""
+
+    def capture(self, artifacts: Sequence[str], *, work: Path, name: str, note: Note) -> Image:
+        """Turns Packer's artifact into the image that is gated and published."""
+
+    def inspect(self, image: Image, *, work: Path, needles: Mapping[str, bytes], note: Note) -> Inspection:
+        """Looks at the captured disk from outside, without booting it."""
+
+    def launch(self, image: Image, request: LaunchRequest) -> AbstractContextManager[Machine]:
+        """Boots a machine from the image; it is gone when the context ends."""
+
+    def first_boots(self, image: Image) -> Sequence[str]:
+        """Names of the separate first boots that the gate on the capture makes."""
+
+    def image_state(self, image_id: str, region: str) -> str:
+        """``available``, ``missing`` or ``damaged``, as the consumer sees it."""
+
+    def delete(self, image_id: str, region: str) -> None:
+        """Deletes an image. One that is gone already is no error."""
+
+    def how_to_boot(self, image: Image) -> str:
+        """A command or sentence that tells a person how to boot the image."""
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What was found on the captured disk from outside. ``root`` has the extracted files, or is None
+    with the reason in ``not_run``; ``found`` are the needles that are on the disk, with byte offsets."""
+
+    root: Path | None
+    found: Mapping[str, int]
+    not_run: str | None = None
+
+
+def names() -> list[str]:
+    """The clouds that are here."""
+    return sorted(module.name for module in pkgutil.iter_modules(__path__) if module.ispkg)
+
+
+def load(name: str) -> Cloud:
+    """The cloud ``name``. Raises ``UserError`` when there is no such folder."""
+    if name not in names():
+        raise UserError(f"no cloud {name!r}", hint=f"there are: {', '.join(names())}")
+    cloud: Cloud = importlib.import_module(f"{__name__}.{name}").cloud
+    return cloud
