@@ -153,11 +153,12 @@ def build(
     keep: bool,
     on_progress: Callable[[str], None],
     on_line: Callable[[str], None] | None = None,
+    on_tick: Callable[[], None] | None = None,
 ) -> Log:
     """Runs ``packer build`` on a rendered folder and returns what it said.
 
     ``temporary`` is private to this build, because Packer leaks keys and seeds into it. ``keep`` leaves
-    the machine on a failure. Raises ``BuildFailed``; on an interruption Packer gets SIGINT (the whole
+    the machine on a failure. ``on_tick`` is called about every second and may raise to stop the build. Raises ``BuildFailed``; on an interruption Packer gets SIGINT (the whole
     group) and time to clean up.
     """
     said = Log()
@@ -182,6 +183,7 @@ def build(
     code = run.supervise(
         command,
         on_line=take,
+        on_tick=on_tick,
         cwd=temporary,
         env={
             **ENVIRONMENT,

@@ -145,6 +145,7 @@ def supervise(
     args: Sequence[str | Path],
     *,
     on_line: Callable[[str], None],
+    on_tick: Callable[[], None] | None = None,
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
     grace: float = 60,
@@ -152,7 +153,8 @@ def supervise(
 ) -> int:
     """Runs ``args`` and hands each line of its output to ``on_line`` as it comes; returns the exit code.
 
-    On an exception (an interruption, or one that ``on_line`` raises) the process group gets SIGINT,
+    ``on_tick`` is called about once a second. On an exception (an interruption, or one that a callback
+    raises) the process group gets SIGINT,
     ``grace`` seconds to clean up after itself, then SIGKILL; its output is still read and logged
     meanwhile. Never only the first process: Packer's wrapper ignores SIGINT and outlives its children.
     """
@@ -163,7 +165,7 @@ def supervise(
     process = start(words, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     with contextlib.ExitStack() as stack:
         logfile = stack.enter_context(log.open("ab", buffering=0)) if log else None
-        lines = _lines(process, logfile)
+        lines = _lines(process, logfile, on_tick=on_tick)
         try:
             for line in lines:
                 on_line(line)
@@ -181,7 +183,11 @@ def supervise(
 
 
 def _lines(
-    process: subprocess.Popen[bytes], log: IO[bytes] | None, deadline: float | None = None
+    process: subprocess.Popen[bytes],
+    log: IO[bytes] | None,
+    *,
+    deadline: float | None = None,
+    on_tick: Callable[[], None] | None = None,
 ) -> Iterator[str]:
     """Yields the output line by line until end of file, the process's end or the deadline.
 
@@ -192,7 +198,11 @@ def _lines(
     rest = b""
     with selectors.DefaultSelector() as selector:
         selector.register(descriptor, selectors.EVENT_READ)
+        ticked = time.monotonic()
         while deadline is None or time.monotonic() < deadline:
+            if on_tick and time.monotonic() - ticked > 1:
+                on_tick()
+                ticked = time.monotonic()
             if selector.select(timeout=0.5):
                 chunk = os.read(descriptor, 65536)
                 if not chunk:

@@ -18,6 +18,7 @@ from images.errors import UserError
 from images.lock import Lock
 from images.settings import Settings
 from images.spec import Loaded
+from images.sshkey import KeyPair
 
 Note = Callable[[str], None]
 
@@ -54,8 +55,9 @@ class LaunchRequest:
     private_key: Path
     public_key: str
     evidence: Path
-    hours: float
-    accelerator: str | None = None
+    temporary: Path
+    accelerator: str
+    keep: bool = False
 
 
 class Machine(Protocol):
@@ -104,14 +106,27 @@ class Cloud(Protocol):
     def resolve(self, loaded: Loaded, arch: str, *, note: Note) -> Lock:
         """Asks the archives for the exact versions behind the spec."""
 
+    def base_id(self, loaded: Loaded, lock: Lock) -> str:
+        """Identity of the base image, known without making or fetching it."""
+
     def prepare_base(self, loaded: Loaded, lock: Lock, *, settings: Settings, note: Note) -> Base:
         """The base image of the lock, made or fetched when it is not there."""
 
     def render_context(self, loaded: Loaded, lock: Lock) -> Mapping[str, Any]:
         """What the cloud's template needs beyond spec and lock. Pure."""
 
-    def packer_variables(self, base: Base, *, work: Path, key: Path, accelerator: str) -> dict[str, Any]:
-        """Values of the template's variables that differ from build to build."""
+    def packer_variables(
+        self,
+        base: Base,
+        *,
+        work: Path,
+        temporary: Path,
+        key: KeyPair,
+        user: str,
+        hostname: str,
+        accelerator: str,
+    ) -> dict[str, Any]:
+        """Values of this cloud's template variables that differ from build to build."""
 
     def capture(self, artifacts: Sequence[str], *, work: Path, name: str, note: Note) -> Image:
         """Turns Packer's artifact into the image that is gated and published."""
@@ -122,7 +137,7 @@ class Cloud(Protocol):
     def launch(self, image: Image, request: LaunchRequest) -> AbstractContextManager[Machine]:
         """Boots a machine from the image; it is gone when the context ends."""
 
-    def first_boots(self, image: Image) -> Sequence[str]:
+    def first_boots(self) -> Sequence[str]:
         """Names of the separate first boots that the gate on the capture makes."""
 
     def image_state(self, image_id: str, region: str) -> str:

@@ -1,0 +1,1 @@
+"""From evidence to release document: what a build writes into the manifest."""
