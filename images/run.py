@@ -172,7 +172,8 @@ def supervise(
         except BaseException:
             signal_group(process, signal.SIGINT)
             deadline = time.monotonic() + grace
-            with contextlib.suppress(Interrupted, KeyboardInterrupt):  # a second Ctrl-C ends the grace
+            # A second Ctrl-C ends the grace.
+            with contextlib.suppress(Interrupted, KeyboardInterrupt, subprocess.TimeoutExpired):
                 for _ in _lines(process, logfile, deadline=deadline):
                     pass
                 process.wait(timeout=max(deadline - time.monotonic(), 0.1))
