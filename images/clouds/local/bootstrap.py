@@ -89,7 +89,6 @@ for index in "$1"/var/lib/apt/lists/*InRelease; do
     sha256sum <"$index" | sed 's/ .*//; s/^/@index Digest: /'
     sed -n '/^Codename: \|^Date: /s/^/@index /p; /^SHA256:/q' "$index"
 done
-: "$1"
 """
 
 
