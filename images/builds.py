@@ -17,7 +17,7 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -205,8 +205,8 @@ def end_processes(identifier: str) -> list[str]:
     return ended
 
 
-def clean_up(item: Past) -> list[str]:
-    """Takes away what a dead or expired build left: processes, temporary folder, unpublished disks.
+def clean_up(item: Past, *, keep: Collection[str] = ()) -> list[str]:
+    """Takes away what a dead or expired build left: processes, temporary folder, disks not in ``keep``.
 
     Logs and evidence stay. Returns what was removed, a line each. Does nothing to a live build.
     """
@@ -217,21 +217,26 @@ def clean_up(item: Past) -> list[str]:
     if temporary and Path(temporary).name.startswith("gpu-image-") and Path(temporary).is_dir():
         shutil.rmtree(temporary, ignore_errors=True)
         removed.append(temporary)
-    removed += discard_disks(item.folder)
-    state = {**item.state, "status": "died" if item.status == "died" else "failed", "swept": time.time()}
+    published = any(str(path) in keep for path in item.folder.glob("*.qcow2"))
+    removed += discard_disks(item.folder, keep=keep)
+    status = "done" if published else "died" if item.status == "died" else "failed"
+    state = {**item.state, "status": status, "swept": time.time()}
     (item.folder / STATE).write_text(json.dumps(state, indent=2, sort_keys=True) + "\n")
     return removed
 
 
-def discard_disks(folder: Path) -> list[str]:
-    """Removes the disks of a build that published nothing; returns their paths."""
-    removed = []
-    for path in [folder / "packer", folder / "disk", *folder.glob("*.qcow2"), *folder.glob("*.raw")]:
+def disks(folder: Path, *, keep: Collection[str] = ()) -> list[Path]:
+    """The disks in a build's folder, Packer's output and extracted files; those in ``keep`` are left out."""
+    candidates = [folder / "packer", folder / "disk", *folder.glob("*.qcow2"), *folder.glob(".*.qcow2")]
+    return [path for path in candidates if path.exists() and str(path) not in keep]
+
+
+def discard_disks(folder: Path, *, keep: Collection[str] = ()) -> list[str]:
+    """Removes ``disks``; returns their paths."""
+    found = disks(folder, keep=keep)
+    for path in found:
         if path.is_dir():
             shutil.rmtree(path)
-        elif path.exists():
-            path.unlink()
         else:
-            continue
-        removed.append(str(path))
-    return removed
+            path.unlink()
+    return [str(path) for path in found]

@@ -76,8 +76,10 @@ def run_gate(
     work: Path,
     note: Note,
 ) -> Evidence:
-    """Boots, gates, inspects. Raises ``GateFailed`` when a check failed, naming it; the evidence files are in
-    ``request.evidence`` either way."""
+    """Boots, gates, inspects. Raises ``GateFailed`` when a check failed, naming it.
+
+    The evidence files are in ``request.evidence`` either way.
+    """
     names = list(cloud.first_boots())
     with ThreadPoolExecutor(max_workers=len(names) + 1) as pool:
         # Threads do not inherit context variables, and the children's mark is one.

@@ -11,13 +11,17 @@ import json
 import os
 import re
 import shutil
+import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from images import run
+from images.clouds import Cloud
 from images.errors import ExitCode, UserError
 from images.render import Version
+from images.settings import CHECKOUT
 
 OLDEST: Version = (1, 6, 6)
 GRACE = 90.0  # seconds Packer gets to clean up after SIGINT
@@ -158,8 +162,8 @@ def build(
     """Runs ``packer build`` on a rendered folder and returns what it said.
 
     ``temporary`` is private to this build, because Packer leaks keys and seeds into it. ``keep`` leaves
-    the machine on a failure. ``on_tick`` is called about every second and may raise to stop the build. Raises ``BuildFailed``; on an interruption Packer gets SIGINT (the whole
-    group) and time to clean up.
+    the machine on a failure. ``on_tick`` is called about every second and may raise to stop the build.
+    Raises ``BuildFailed``; on an interruption Packer's whole group gets SIGINT and time to clean up.
     """
     said = Log()
 
@@ -226,3 +230,25 @@ def artifacts(manifest: Path) -> list[str]:
             f"Packer ended without an error, but {manifest} names no artifact", code=ExitCode.FAILED
         )
     return found
+
+
+def validate_rendering(folder: Path, cloud: Cloud) -> None:
+    """``packer validate`` of a rendering alone, with placeholders for what only a build has."""
+    with tempfile.TemporaryDirectory(prefix="gpu-image-") as name:
+        temporary = Path(name)
+        placeholder = temporary / "placeholder"
+        placeholder.write_text("placeholder\n")
+        common = {
+            "work_directory": name,
+            "image_name": "placeholder",
+            "build_id": "placeholder",
+            "private_key_file": str(placeholder),
+            "roles_directory": str(CHECKOUT / "roles"),
+            "ansible_command": str(Path(sys.executable).parent / "ansible-playbook"),
+            "ansible_arguments": [],
+            "ansible_environment": [],
+            "gate_command": "true",
+        }
+        variables = temporary / "placeholders.pkrvars.json"
+        variables.write_text(json.dumps({**common, **cloud.placeholders(placeholder)}))
+        validate(folder, variables)

@@ -1,1 +1,274 @@
-"""From evidence to release document: what a build writes into the manifest."""
+"""From evidence to release document: what a build writes into the manifest, and what it says of itself.
+
+Versions are what was *observed* on the machine booted from the capture. What nobody looked at is null; what
+was not tested is listed, never left out.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from images import bundle, lock, run
+from images.capture_gate import Evidence
+from images.clouds import Base, Image
+from images.errors import UserError
+from images.manifest import documents
+from images.manifest.documents import Release
+from images.manifest.publish import publish as publish_document
+from images.manifest.resolve import read_channel, read_release
+from images.manifest.store import open_store
+from images.settings import CHECKOUT, Settings
+from images.spec import Spec
+
+if TYPE_CHECKING:
+    from images.pipeline import Inputs, Job, Outcome
+
+CHANNEL = "candidate"
+NO_GPU = "no machine with a GPU was part of this build"
+
+
+def publish(job: Job, base: Base, image: Image, evidence: Evidence) -> Outcome:
+    """Publishes what a build made; returns what to show. Everything is written before the channel moves."""
+    blobs, links = _evidence(job, evidence)
+    release = _document(job, base, image, evidence, links)
+    published = publish_document(
+        open_store(job.settings.manifest),
+        release,
+        blobs,
+        channel=CHANNEL,
+        actor=f"{getpass.getuser()}@{socket.gethostname()}",
+        reason=f"build {job.build.id}",
+    )
+    channel = CHANNEL if published.moved else f"{CHANNEL} (not moved: {published.why})"
+    return outcome(job.inputs, release, published.digest, channel, published.serial, status="published")
+
+
+def unchanged(settings: Settings, inputs: Inputs) -> Outcome | None:
+    """The published release that was made from exactly these inputs and whose image is there; else None."""
+    store = open_store(settings.manifest)
+    try:
+        pointer = read_channel(
+            store,
+            family=inputs.loaded.spec.family,
+            cloud=inputs.cloud.name,
+            arch=inputs.lock.arch,
+            channel=CHANNEL,
+        )
+        release = read_release(store, pointer.target.release)
+    except UserError:
+        return None
+    there = all(
+        inputs.cloud.image_state(found.id, region) == "available"
+        for region, found in release.image.regions.items()
+    )
+    if release.build.inputs_digest != inputs.digest or not there:
+        return None
+    return outcome(inputs, release, pointer.target.release, CHANNEL, pointer.serial, status="unchanged")
+
+
+def outcome(
+    inputs: Inputs, release: Release, digest: str, channel: str, serial: int, *, status: str
+) -> Outcome:
+    """What a person or script gets to see of a release."""
+    from images.pipeline import Outcome
+
+    region, found = next(iter(release.image.regions.items()))
+    disk = release.image.disk
+    image = Image(id=found.id, region=region, name=release.image.name)
+    return Outcome(
+        status=status,
+        image=release.family,
+        version=release.version,
+        build_id=release.build.id,
+        release=digest,
+        image_id=found.id,
+        image_sha256=disk.digest if disk else None,
+        image_bytes=disk.size if disk else None,
+        channel=channel,
+        serial=serial,
+        how_to_boot=inputs.cloud.how_to_boot(image),
+        not_tested=not_tested(release),
+        evidence=str(Path(found.id).parent) if disk else digest,
+    )
+
+
+def not_tested(release: Release) -> list[str]:
+    """What the release does not prove, a line each."""
+    lines = []
+    families = [name for name, gpu in release.gpu.families.items() if gpu.validation.state != "validated"]
+    if families:
+        lines.append(f"GPU families {', '.join(families)}: {NO_GPU}; the release stays {CHANNEL}")
+    unseen = [
+        f"{name} {wanted}"
+        for name, wanted in sorted(release.software.requested.items())
+        if wanted and release.software.observed.get(name) is None
+    ]
+    if unseen:
+        lines.append(f"requested, not observed in the image: {', '.join(unseen)}")
+    not_run = sorted(
+        {f"{check.id} ({check.reason})" for check in release.gates if check.result == "not_run"}
+    )
+    return lines + [f"check {line}" for line in not_run]
+
+
+def _document(
+    job: Job, base: Base, image: Image, evidence: Evidence, links: Sequence[documents.Link]
+) -> Release:
+    spec, the_lock = job.inputs.loaded.spec, job.inputs.lock
+    disk = None
+    if image.sha256 and image.size:
+        disk = documents.Disk.model_validate(
+            {"digest": f"sha256:{image.sha256}", "size": image.size, "format": image.format}
+        )
+    moment = lock.now()
+    region = documents.Region(id=image.id, ready_at=moment)
+    return Release(
+        family=spec.family,
+        version=job.build.version,
+        cloud=job.inputs.cloud.name,
+        arch=the_lock.arch,  # type: ignore[arg-type]  # the lock's own field is checked by pydantic below
+        created=moment,
+        image=documents.Image(
+            name=job.image_name, min_disk_gib=spec.disk_gib, disk=disk, regions={image.region: region}
+        ),
+        os=documents.Os(id=spec.os.id, version=spec.os.version, kernel=evidence.kernel),
+        software=_software(spec),
+        gpu=documents.Gpu(
+            families={
+                name: documents.GpuFamily(
+                    support="intended",
+                    validation=documents.Validation(state="not_validated", reason=NO_GPU),
+                )
+                for name in spec.gpu_families
+            }
+        ),
+        boot_checks=documents.BootChecks(
+            bundle_digest=bundle.digest(job.inputs.bundle),
+            items=[
+                documents.Script(
+                    path=item.path,
+                    mode=item.mode,
+                    sha256=item.sha256,
+                    size=len(item.content),
+                    content=item.content.decode(),
+                )
+                for item in job.inputs.bundle
+            ],
+        ),
+        gates=_gates(job, evidence),
+        build=documents.Build(
+            id=job.build.id,
+            tools=_tools(job),
+            source=_source(),
+            base=documents.BuildBase(id=base.id, name=base.name),
+            inputs_digest=job.inputs.digest,
+            lock_digest=the_lock.digest,
+            overrides=list(job.inputs.loaded.overrides),
+            started=job.started,
+            finished=moment,
+        ),
+        links=list(links),
+    )
+
+
+def _software(spec: Spec) -> documents.Software:
+    """Requested from the spec; nothing of it is observed before the driver's own checks exist."""
+    requested = {
+        "nvidia_driver": spec.driver.version,
+        "kernel_modules": spec.driver.modules,
+        "dcgm": spec.dcgm.version if spec.dcgm else None,
+        "container_toolkit": spec.container_toolkit.version if spec.container_toolkit else None,
+    }
+    origin = "distribution" if spec.driver.source == "debian" else "vendor"
+    return documents.Software(
+        requested=requested,
+        observed=dict.fromkeys(requested),
+        package_origin=origin,  # type: ignore[arg-type]
+    )
+
+
+def _gates(job: Job, evidence: Evidence) -> list[documents.Gate]:
+    """Every check of every phase, as the suite wrote it."""
+    inside = json.loads((job.evidence / "gate-build.json").read_bytes())
+    return [
+        documents.Gate.model_validate(
+            {**check, "phase": document["phase"], "image": document["image"], "machine": document["machine"]}
+        )
+        for document in (inside, *evidence.documents)
+        for check in document["checks"]
+    ]
+
+
+def _evidence(job: Job, evidence: Evidence) -> tuple[dict[str, bytes], list[documents.Link]]:
+    """The evidence as blobs by digest, and the links to them. Writes ``gate.json``, all phases in one."""
+    inside = json.loads((job.evidence / "gate-build.json").read_bytes())
+    merged = {
+        "schema": "gpu-image/gate/v1",
+        "build_id": job.build.id,
+        "phases": [inside, *evidence.documents],
+    }
+    (job.evidence / "gate.json").write_text(json.dumps(merged, indent=2, sort_keys=True) + "\n")
+    boots = [{key: boot[key] for key in boot if key != "packages"} for boot in evidence.boots]
+    (job.evidence / "boots.json").write_text(json.dumps(boots, indent=2, sort_keys=True) + "\n")
+    (job.evidence / "packages.tsv").write_text(evidence.packages + "\n")
+    files = [
+        ("gate", "gate.json", "application/json"),
+        ("boots", "boots.json", "application/json"),
+        ("packages", "packages.tsv", "text/tab-separated-values"),
+    ]
+    files += [("serial-log", path.name, "text/plain") for path in sorted(job.evidence.glob("serial-*.log"))]
+    blobs, links = {}, []
+    for rel, name, media_type in files:
+        data = (job.evidence / name).read_bytes()
+        digest = documents.digest(data)
+        blobs[digest] = data
+        links.append(documents.Link(rel=rel, digest=digest, size=len(data), media_type=media_type))
+    return blobs, links
+
+
+def _tools(job: Job) -> dict[str, str]:
+    """Versions of what built the image."""
+    from importlib.metadata import version
+
+    return {
+        "packer": ".".join(map(str, job.inputs.packer_version)),
+        "accelerator": job.inputs.accelerator,
+        **{name: version(name) for name in ("ansible-core", "mitogen", "pytest-testinfra")},
+    }
+
+
+def _source() -> documents.Source:
+    """The checkout's commit, and whether it has changes that are not committed."""
+    head = run.run(["git", "-C", CHECKOUT, "rev-parse", "HEAD"], check=False)
+    status = run.run(["git", "-C", CHECKOUT, "status", "--porcelain"], check=False)
+    if head.returncode or status.returncode:
+        return documents.Source(commit=None, dirty=None)
+    return documents.Source(commit=head.stdout.strip(), dirty=bool(status.stdout.strip()))
+
+
+def published_images(settings: Settings, past: Sequence[Any]) -> set[str]:
+    """Ids of the images that the manifest has a record of, among the builds in ``past``."""
+    from images.manifest.resolve import read_record
+
+    store = open_store(settings.manifest)
+    found: set[str] = set()
+    for item in past:
+        state = item.state
+        try:
+            record = read_record(
+                store,
+                family=state["family"],
+                version=state["version"],
+                cloud=state["cloud"],
+                arch=state["arch"],
+            )
+            release = read_release(store, record.release)
+        except (UserError, KeyError):
+            continue
+        found |= {region.id for region in release.image.regions.values()}
+    return found

@@ -55,7 +55,7 @@ class Settings(Strict):
         return self.default_image.get(cloud, self.default_image["*"])
 
 
-def load(config: Mapping[str, Any], *, site_file: Path = CHECKOUT / "site.yaml") -> Settings:
+def load(config: Any, *, site_file: Path = CHECKOUT / "site.yaml") -> Settings:
     """The settings of this site. ``config`` is Invoke's (``context.config``).
 
     Order, later wins: model defaults, ``invoke.yaml``, ``site.yaml``, ``INVOKE_GPU_IMAGE_*`` variables

@@ -115,6 +115,9 @@ class Cloud(Protocol):
     def render_context(self, loaded: Loaded, lock: Lock) -> Mapping[str, Any]:
         """What the cloud's template needs beyond spec and lock. Pure."""
 
+    def placeholders(self, file: Path) -> dict[str, Any]:
+        """Values of the template's variables, good enough for ``packer validate``. ``file`` exists."""
+
     def packer_variables(
         self,
         base: Base,

@@ -19,7 +19,7 @@ class Inner(Strict):
 class Outer(Strict):
     name: str
     inner: Inner
-    items: list[Inner] = []
+    items: tuple[Inner, ...] = ()
 
 
 GOOD = "name: a\ninner:\n  size: 1\n"
@@ -46,7 +46,12 @@ def problem(text: str, *overrides: str) -> UserError:
         ("name: [\n", "spec.yaml:2", "not valid YAML", None),
         ("- a\n", "spec.yaml", "keys and values at the top", None),
         ("", "spec.yaml", "keys and values at the top", None),
-        ("name: a\ninner: {size: 1}\nitems:\n- size: 1\n- size: nine\n", "spec.yaml:5", "'items.1.size'", None),
+        (
+            "name: a\ninner: {size: 1}\nitems:\n- size: 1\n- size: nine\n",
+            "spec.yaml:5",
+            "'items.1.size'",
+            None,
+        ),
     ],
 )
 def test_error_names_place_and_hint(text: str, place: str, words: str, hint: str | None) -> None:

@@ -1,0 +1,16 @@
+"""Assembles the task collections that live beside the modules they call; no logic here."""
+
+from __future__ import annotations
+
+from benchmarks.tasks import collection as benchmarks
+from invoke.collection import Collection
+from tests.tasks import collection as tests
+
+from images.manifest.tasks import collection as manifest
+from images.tasks import collection as images
+
+ns = Collection()
+for tasks in (images(), tests(), benchmarks()):
+    for task in tasks.tasks.values():
+        ns.add_task(task)
+ns.add_collection(manifest(), name="manifest")
