@@ -1,0 +1,155 @@
+"""Reading the manifest: which image, here, now; and the documents behind the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from images.errors import ExitCode, UserError
+from images.lock import now as current_time
+from images.manifest import codec, keys
+from images.manifest.codec import BadDocument
+from images.manifest.documents import Channel, Document, Record, Release, Revocation, Revocations
+from images.manifest.store import NotFound, Store
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """The answer to "which image?".
+
+    ``id`` is what a provisioner passes to the cloud, ``bundle_digest`` what a machine booted from it
+    reports, ``gpu`` the validation state by GPU family.
+    """
+
+    id: str
+    release_digest: str
+    family: str
+    version: str
+    build_id: str
+    cloud: str
+    arch: str
+    region: str
+    channel: str
+    serial: int
+    bundle_digest: str
+    gpu: dict[str, str]
+
+
+def resolve(
+    store: Store,
+    *,
+    family: str,
+    cloud: str,
+    arch: str = "amd64",
+    channel: str = "candidate",
+    region: str | None = None,
+    now: str | None = None,
+) -> Resolved:
+    """The image that ``channel`` names, by three reads: channel, revocations, release.
+
+    ``region`` may be left out where there is only one; ``now`` is a UTC time as in the documents. Without
+    signatures the digest of the release is what notices a damaged image id, so the release is read, too.
+    Raises ``UserError`` with exit code 3 that says what is there instead: no such channel, region not
+    ready, expired, revoked; with exit code 1 when a document is damaged.
+    """
+    pointer = read_channel(store, family=family, cloud=cloud, arch=arch, channel=channel)
+    now = now or current_time()
+    what = f"channel {channel} of {family} on {cloud} {arch}"
+    if pointer.expires and pointer.expires <= now:
+        raise _nothing(f"{what} expired at {pointer.expires}", "publish a new build")
+    regions = pointer.target.regions
+    if region is None and len(regions) > 1:
+        raise UserError(f"{what} has several regions", hint=f"give one of {_listed(regions)}")
+    region = region or next(iter(regions))
+    if region not in regions:
+        raise _nothing(f"{what} is not ready in {region}", f"ready: {_listed(regions)}")
+    found = regions[region]
+    for entry in read_revocations(store, family):
+        if entry.effective <= now and (entry.release == found.release or found.id in entry.images):
+            raise _nothing(
+                f"{what} points to {entry.version}, which is revoked ({entry.severity}): {entry.reason}",
+                f"replacement: {entry.replacement}" if entry.replacement else None,
+            )
+    release = read_release(store, found.release)
+    key = keys.channel(family, cloud, arch, channel)
+    check_identity(release, key, family=family, cloud=cloud, arch=arch)
+    if region not in release.image.regions or release.image.regions[region].id != found.id:
+        raise BadDocument(key, f"has another image in {region} than the release {found.release}")
+    return Resolved(
+        id=found.id,
+        release_digest=found.release,
+        family=family,
+        version=release.version,
+        build_id=release.build.id,
+        cloud=cloud,
+        arch=arch,
+        region=region,
+        channel=channel,
+        serial=pointer.serial,
+        bundle_digest=release.boot_checks.bundle_digest,
+        gpu={name: item.validation.state for name, item in release.gpu.families.items()},
+    )
+
+
+def read_channel(store: Store, *, family: str, cloud: str, arch: str, channel: str) -> Channel:
+    """A channel. Raises ``UserError`` (3) that lists the channels there are."""
+    key = keys.channel(family, cloud, arch, channel)
+    try:
+        content, _ = store.get(key)
+    except NotFound:
+        there = [name.removeprefix("channels/").removesuffix(".json") for name in store.list("channels/")]
+        raise _nothing(
+            f"no channel {channel} of {family} on {cloud} {arch}",
+            f"there are: {_listed(there)}" if there else f"nothing is published yet at {store.name}",
+        ) from None
+    pointer = codec.load(Channel, content, name=key)
+    check_identity(pointer, key, family=family, cloud=cloud, arch=arch, channel=channel)
+    return pointer
+
+
+def read_release(store: Store, digest: str) -> Release:
+    """The release whose bytes have this digest. Raises ``UserError``: 3 not there, 1 damaged."""
+    key = keys.release(digest)
+    content, _ = store.get(key)
+    if codec.digest_of(content) != digest:
+        raise BadDocument(key, "is damaged: its bytes do not have the digest in its name")
+    return codec.load(Release, content, name=key)
+
+
+def read_record(store: Store, *, family: str, version: str, cloud: str, arch: str) -> Record:
+    """The record of one build. Raises ``UserError`` (3) when there is none."""
+    key = keys.record(family, version, cloud, arch)
+    try:
+        content, _ = store.get(key)
+    except NotFound:
+        raise _nothing(f"no {family} {version} on {cloud} {arch}", f"looked in {store.name}") from None
+    record = codec.load(Record, content, name=key)
+    check_identity(record, key, family=family, version=version, cloud=cloud, arch=arch)
+    return record
+
+
+def read_revocations(store: Store, family: str) -> list[Revocation]:
+    """The revoked releases of a family; none when nothing was ever revoked."""
+    key = keys.revocations(family)
+    try:
+        content, _ = store.get(key)
+    except NotFound:
+        return []
+    found = codec.load(Revocations, content, name=key)
+    check_identity(found, key, family=family)
+    return found.entries
+
+
+def check_identity(document: Document, key: str, **expected: str) -> None:
+    """Raises ``BadDocument`` for a document that stands where another one belongs."""
+    for name, value in expected.items():
+        if (found := getattr(document, name)) != value:
+            raise BadDocument(key, f"{name} is {found!r}, expected {value!r}")
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))
+
+
+def _nothing(message: str, hint: str | None) -> UserError:
+    return UserError(message, hint=hint, code=ExitCode.NOTHING)
