@@ -69,7 +69,9 @@ def write(files: Iterable[BundleFile], target: Path) -> None:
 
 
 def _owned_by_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    return member.replace(uid=0, gid=0, uname="root", gname="root")
+    member.uid = member.gid = 0
+    member.uname = member.gname = "root"
+    return member
 
 
 def _files(folder: Path, root: Path) -> Iterator[BundleFile]:
