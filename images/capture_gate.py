@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import contextvars
 import json
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from images import builds, gate
 from images.clouds import Cloud, Image, LaunchRequest, Machine, Note
 from images.errors import ExitCode, UserError
 
 SETTLE_SECONDS = 300.0
+
+Result = TypeVar("Result")
 
 #: Runs on the machine: what this boot looks like, as one JSON object.
 OBSERVE = r"""
@@ -83,24 +86,19 @@ def run_gate(
     names = list(cloud.first_boots())
     with ThreadPoolExecutor(max_workers=len(names) + 1) as pool:
         # Threads do not inherit context variables, and the children's mark is one.
+        def submit(work_: Callable[[], Result]) -> Future[Result]:
+            return pool.submit(contextvars.copy_context().run, work_)
+
         jobs = [
-            pool.submit(
-                contextvars.copy_context().run,
-                *(_first_boot, cloud, image, request, expected, name, index == 0, note),
-            )
+            submit(partial(_first_boot, cloud, image, request, expected, name, index == 0, note))
             for index, name in enumerate(names)
         ]
-        inspecting = pool.submit(
-            contextvars.copy_context().run,
-            lambda: cloud.inspect(image, work=work, needles=needles, note=note),
-        )
+        inspecting = submit(partial(cloud.inspect, image, work=work, needles=needles, note=note))
         try:
             seen = [job.result() for job in jobs]
             inspection = inspecting.result()
         except BaseException:
             # The other threads wait for machines: without these they end at once.
-            for job in (*jobs, inspecting):
-                job.cancel()
             builds.end_processes(request.build_id)
             raise
     evidence = Evidence()

@@ -6,30 +6,31 @@ import contextlib
 import functools
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 from invoke.context import Context
+from invoke.tasks import Task
 from invoke.tasks import task as invoke_task
 
 from images.errors import ExitCode, Interrupted, UserError
 
 
-def task(*args: Any, **options: Any) -> Any:
-    """``invoke.task`` for this project, with the same arguments.
+def task(**options: Any) -> Callable[[Callable[..., None]], Task[Any]]:
+    """``invoke.task`` for this project, with the same keyword arguments.
 
     A ``UserError`` becomes its message, its hint and its exit code; an interruption becomes exit code
     130 after the clean-up code has run. The task's docstring is its help.
     """
 
-    def decorate(body: Callable[..., Any]) -> Any:
+    def decorate(body: Callable[..., None]) -> Task[Any]:
         @functools.wraps(body)
-        def guarded(context: Context, *positional: Any, **named: Any) -> Any:
+        def guarded(context: Context, *positional: Any, **named: Any) -> None:
             with guard(context):
-                return body(context, *positional, **named)
+                body(context, *positional, **named)
 
-        return invoke_task(guarded, **options)
+        return cast(Task[Any], invoke_task(guarded, **options))
 
-    return decorate(args[0]) if args and callable(args[0]) else decorate
+    return decorate
 
 
 @contextlib.contextmanager

@@ -17,8 +17,8 @@ from images import bundle, lock, run
 from images.capture_gate import Evidence
 from images.clouds import Base, Image
 from images.errors import UserError
-from images.manifest import documents
-from images.manifest.documents import Release
+from images.manifest import codec
+from images.manifest.documents import DiskFile, Release
 from images.manifest.publish import publish as publish_document
 from images.manifest.resolve import read_channel, read_release
 from images.manifest.store import open_store
@@ -78,7 +78,7 @@ def outcome(
     from images.pipeline import Outcome
 
     region, found = next(iter(release.image.regions.items()))
-    disk = release.image.disk
+    disk = release.image.disk if isinstance(release.image.disk, DiskFile) else None
     image = Image(id=found.id, region=region, name=release.image.name)
     return Outcome(
         status=status,
@@ -117,94 +117,90 @@ def not_tested(release: Release) -> list[str]:
 
 
 def _document(
-    job: Job, base: Base, image: Image, evidence: Evidence, links: Sequence[documents.Link]
+    job: Job, base: Base, image: Image, evidence: Evidence, links: Sequence[dict[str, Any]]
 ) -> Release:
+    """The release document of what a build made."""
     spec, the_lock = job.inputs.loaded.spec, job.inputs.lock
-    disk = None
-    if image.sha256 and image.size:
-        disk = documents.Disk.model_validate(
-            {"digest": f"sha256:{image.sha256}", "size": image.size, "format": image.format}
-        )
     moment = lock.now()
-    region = documents.Region(id=image.id, ready_at=moment)
-    return Release(
-        family=spec.family,
-        version=job.build.version,
-        cloud=job.inputs.cloud.name,
-        arch=the_lock.arch,  # type: ignore[arg-type]  # the lock's own field is checked by pydantic below
-        created=moment,
-        image=documents.Image(
-            name=job.image_name, min_disk_gib=spec.disk_gib, disk=disk, regions={image.region: region}
-        ),
-        os=documents.Os(id=spec.os.id, version=spec.os.version, kernel=evidence.kernel),
-        software=_software(spec),
-        gpu=documents.Gpu(
-            families={
-                name: documents.GpuFamily(
-                    support="intended",
-                    validation=documents.Validation(state="not_validated", reason=NO_GPU),
-                )
-                for name in spec.gpu_families
+    disk: dict[str, Any] = {"format": "none"}
+    if image.sha256:
+        disk = {"format": image.format, "digest": f"sha256:{image.sha256}", "size": image.size}
+    not_validated = {"state": "not_validated", "reason": NO_GPU}
+    data = {
+        "schema": "gpu-image/release/v1",
+        "family": spec.family,
+        "version": job.build.version,
+        "cloud": job.inputs.cloud.name,
+        "arch": the_lock.arch,
+        "created": moment,
+        "image": {
+            "name": job.image_name,
+            "min_disk_gib": spec.disk_gib,
+            "disk": disk,
+            "regions": {image.region: {"id": image.id}},
+        },
+        "os": {"id": spec.os.id, "version": spec.os.version, "kernel": evidence.kernel},
+        "software": _software(spec),
+        "gpu": {
+            "families": {
+                name: {"support": "intended", "validation": not_validated} for name in spec.gpu_families
             }
-        ),
-        boot_checks=documents.BootChecks(
-            bundle_digest=bundle.digest(job.inputs.bundle),
-            items=[
-                documents.Script(
-                    path=item.path,
-                    mode=item.mode,
-                    sha256=item.sha256,
-                    size=len(item.content),
-                    content=item.content.decode(),
-                )
+        },
+        "boot_checks": {
+            "bundle_digest": bundle.digest(job.inputs.bundle),
+            "items": [
+                {
+                    "path": item.path,
+                    "mode": item.mode,
+                    "sha256": item.sha256,
+                    "size": len(item.content),
+                    "content": item.content.decode(),
+                }
                 for item in job.inputs.bundle
             ],
-        ),
-        gates=_gates(job, evidence),
-        build=documents.Build(
-            id=job.build.id,
-            tools=_tools(job),
-            source=_source(),
-            base=documents.BuildBase(id=base.id, name=base.name),
-            inputs_digest=job.inputs.digest,
-            lock_digest=the_lock.digest,
-            overrides=list(job.inputs.loaded.overrides),
-            started=job.started,
-            finished=moment,
-        ),
-        links=list(links),
-    )
-
-
-def _software(spec: Spec) -> documents.Software:
-    """Requested from the spec; nothing of it is observed before the driver's own checks exist."""
-    requested = {
-        "nvidia_driver": spec.driver.version,
-        "kernel_modules": spec.driver.modules,
-        "dcgm": spec.dcgm.version if spec.dcgm else None,
-        "container_toolkit": spec.container_toolkit.version if spec.container_toolkit else None,
+        },
+        "gates": _gates(job, evidence),
+        "build": {
+            "id": job.build.id,
+            "tools": _tools(job),
+            "source": _source(),
+            "base": {"id": base.id, "name": base.name},
+            "inputs_digest": job.inputs.digest,
+            "lock_digest": the_lock.digest,
+            "overrides": list(job.inputs.loaded.overrides),
+            "started": job.started,
+            "finished": moment,
+        },
+        "links": list(links),
     }
-    origin = "distribution" if spec.driver.source == "debian" else "vendor"
-    return documents.Software(
-        requested=requested,
-        observed=dict.fromkeys(requested),
-        package_origin=origin,  # type: ignore[arg-type]
-    )
+    return codec.make(Release, data)
 
 
-def _gates(job: Job, evidence: Evidence) -> list[documents.Gate]:
+def _software(spec: Spec) -> dict[str, Any]:
+    """Requested from the spec; nothing of it is observed before the driver's own checks exist."""
+    requested = {"nvidia_driver": spec.driver.version, "kernel_modules": spec.driver.modules}
+    if spec.dcgm:
+        requested["dcgm"] = spec.dcgm.version
+    if spec.container_toolkit:
+        requested["container_toolkit"] = spec.container_toolkit.version
+    return {
+        "package_origin": "distribution" if spec.driver.source == "debian" else "vendor",
+        "requested": requested,
+        "observed": dict.fromkeys(requested),
+    }
+
+
+def _gates(job: Job, evidence: Evidence) -> list[dict[str, Any]]:
     """Every check of every phase, as the suite wrote it."""
     inside = json.loads((job.evidence / "gate-build.json").read_bytes())
     return [
-        documents.Gate.model_validate(
-            {**check, "phase": document["phase"], "image": document["image"], "machine": document["machine"]}
-        )
+        {**check, "phase": document["phase"], "image": document["image"], "machine": document["machine"]}
         for document in (inside, *evidence.documents)
         for check in document["checks"]
     ]
 
 
-def _evidence(job: Job, evidence: Evidence) -> tuple[dict[str, bytes], list[documents.Link]]:
+def _evidence(job: Job, evidence: Evidence) -> tuple[dict[str, bytes], list[dict[str, Any]]]:
     """The evidence as blobs by digest, and the links to them. Writes ``gate.json``, all phases in one."""
     inside = json.loads((job.evidence / "gate-build.json").read_bytes())
     merged = {
@@ -222,12 +218,15 @@ def _evidence(job: Job, evidence: Evidence) -> tuple[dict[str, bytes], list[docu
         ("packages", "packages.tsv", "text/tab-separated-values"),
     ]
     files += [("serial-log", path.name, "text/plain") for path in sorted(job.evidence.glob("serial-*.log"))]
-    blobs, links = {}, []
+    blobs: dict[str, bytes] = {}
+    links = []
     for rel, name, media_type in files:
         data = (job.evidence / name).read_bytes()
-        digest = documents.digest(data)
+        digest = codec.digest_of(data)
         blobs[digest] = data
-        links.append(documents.Link(rel=rel, digest=digest, size=len(data), media_type=media_type))
+        links.append(
+            {"rel": rel, "name": name, "digest": digest, "size": len(data), "media_type": media_type}
+        )
     return blobs, links
 
 
@@ -242,13 +241,13 @@ def _tools(job: Job) -> dict[str, str]:
     }
 
 
-def _source() -> documents.Source:
+def _source() -> dict[str, Any]:
     """The checkout's commit, and whether it has changes that are not committed."""
     head = run.run(["git", "-C", CHECKOUT, "rev-parse", "HEAD"], check=False)
     status = run.run(["git", "-C", CHECKOUT, "status", "--porcelain"], check=False)
     if head.returncode or status.returncode:
-        return documents.Source(commit=None, dirty=None)
-    return documents.Source(commit=head.stdout.strip(), dirty=bool(status.stdout.strip()))
+        return {"commit": None, "dirty": True}
+    return {"commit": head.stdout.strip(), "dirty": bool(status.stdout.strip())}
 
 
 def published_images(settings: Settings, past: Sequence[Any]) -> set[str]:

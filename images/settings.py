@@ -37,6 +37,8 @@ class Site(Strict):
 class Settings(Strict):
     """All settings; paths are absolute."""
 
+    model_config = Strict.model_config | {"validate_default": True}
+
     default_image: dict[str, str] = Field(default={"local": "gpu-debian", "*": "gpu-base"})
     manifest: Path = Path("manifest")
     build_dir: Path = Path("build")

@@ -8,12 +8,13 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from images import builds
 from images.builds import Past
 from images.errors import ExitCode, UserError
-from images.manifest import documents
+from images.manifest import codec, documents
 from images.manifest.store import open_store
 from images.release import published_images
 from images.settings import Settings
@@ -67,14 +68,14 @@ def leftovers(settings: Settings) -> list[Removable]:
                     "process",
                     f"{pid} {command[:70]}",
                     reason,
-                    lambda item=item: builds.end_processes(item.id),
+                    partial(builds.end_processes, item.id),
                 )
             )
         temporary = Path(item.state.get("temporary") or "/nonexistent")
         disks = [] if item.status == "done" else builds.disks(item.folder, keep=published)
         for path in [temporary, *disks]:
             if path.exists() and (path is not temporary or path.name.startswith("gpu-image-")):
-                found.append(Removable("path", str(path), reason, lambda path=path: _remove(path)))
+                found.append(Removable("path", str(path), reason, partial(_remove, path)))
     return found + _orphans(past)
 
 
@@ -88,9 +89,7 @@ def _orphans(past: list[Past]) -> list[Removable]:
         except (OSError, KeyError):
             continue
         if old and path.stat().st_uid == os.getuid() and str(path) not in known:
-            found.append(
-                Removable("path", str(path), "no build folder names it", lambda path=path: _remove(path))
-            )
+            found.append(Removable("path", str(path), "no build folder names it", partial(_remove, path)))
     return found
 
 
@@ -129,9 +128,9 @@ def channel_images(settings: Settings) -> set[str]:
     store = open_store(settings.manifest)
     named: set[str] = set()
     for key in store.list("channels/"):
-        channel = documents.read(documents.Channel, store.get(key)[0], name=key)
+        channel = codec.load(documents.Channel, store.get(key)[0], name=key)
         for target in (channel.target, channel.fallback):
-            named |= set(target.regions.values()) if target else set()
+            named |= {region.id for region in target.regions.values()} if target else set()
     return named
 
 

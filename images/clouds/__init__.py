@@ -63,11 +63,13 @@ class LaunchRequest:
 class Machine(Protocol):
     """A machine booted from a captured image, reachable by SSH with a known host key."""
 
-    name: str
-    description: str
-    ssh_config: Path
     seconds_to_ssh: float
     disk_bytes: int
+    ssh_config: Path
+
+    @property
+    def description(self) -> str:
+        """The machine in words, for the evidence."""
 
     def reboot(self) -> float:
         """Reboots; returns the seconds until SSH answers with another boot id."""

@@ -155,19 +155,20 @@ class Filesystem:
     def debugfs(self, commands: Sequence[str]) -> str:
         """Runs commands and returns what they print, each after a line ``debugfs: COMMAND``.
 
-        debugfs always ends with 0: what it could not open it says on stderr.
+        A path that is not there is no error: debugfs says so on stderr and goes on.
         """
         script = "".join(command + "\n" for command in commands)
         result = run.run(
             ["debugfs", "-f", "-", f"{self.raw.absolute()}?offset={self.offset}"],
             input=script,
             env={"DEBUGFS_PAGER": "__none__", "LC_ALL": "C.UTF-8"},
+            check=False,
         )
-        if problem := re.search(
-            r"(Bad magic number|Filesystem not open|Can't read|corrupt).*", result.stderr
-        ):
+        problem = re.search(r"(Bad magic number|Filesystem not open|Can't read|corrupt).*", result.stderr)
+        if result.returncode or problem:
+            why = problem[0] if problem else result.stderr.strip()
             raise UserError(
-                f"{self.raw}: the file system cannot be read: {problem[0]}", code=ExitCode.FAILED
+                f"{self.raw}: the file system cannot be read: {why}", code=ExitCode.FAILED
             )
         return result.stdout
 

@@ -1,0 +1,1 @@
+"""What users wait for, measured."""

@@ -1,0 +1,67 @@
+"""The task that tests."""
+
+from __future__ import annotations
+
+import sys
+
+from invoke.collection import Collection
+from invoke.context import Context
+
+from images.cli import task
+
+
+@task(
+    help={
+        "fast": "no virtual machine; at most 3 minutes",
+        "full": "everything, also what takes hours",
+        "only": "only tests whose name matches this pytest expression",
+        "yes": "install missing system packages without asking",
+        "no_install": "only print what is missing, exit 2",
+    }
+)
+def test(
+    c: Context,
+    fast: bool = False,
+    full: bool = False,
+    only: str | None = None,
+    yes: bool = False,
+    no_install: bool = False,
+) -> None:
+    """Run the tests: linters, types, unit tests, and one local build that the VM tests share."""
+    from images import clouds, doctor
+    from images.errors import UserError
+    from images.settings import CHECKOUT
+
+    if fast and full:
+        raise UserError("--fast and --full exclude each other")
+    programs = {**doctor.PROGRAMS, **doctor.TEST_PROGRAMS}
+    for name in clouds.names():
+        programs |= clouds.load(name).programs
+    doctor.ensure(programs, yes=yes, install=not no_install)
+    tier = "not vm and not full" if fast else "" if full else "not full"
+    words = [sys.executable, "-m", "pytest", str(CHECKOUT / "tests"), "-m", tier]
+    words += ["-k", only] if only else []
+    # pytest's own output and exit code are this task's: its closing line is the last one printed.
+    code = _run(words)
+    if code:
+        sys.exit(code)
+
+
+def _run(words: list[str]) -> int:
+    """Runs pytest with this terminal; an interruption reaches it and its clean-up is waited for."""
+    import signal
+    import subprocess
+
+    from images.errors import Interrupted
+
+    with subprocess.Popen(words) as process:
+        while True:
+            try:
+                return process.wait()
+            except Interrupted:
+                process.send_signal(signal.SIGINT)
+
+
+def collection() -> Collection:
+    """This task."""
+    return Collection(test)
