@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from images import run
+from images import run, sshkey
 from images.clouds import Cloud
 from images.errors import ExitCode, UserError
 from images.render import Version
@@ -242,7 +242,7 @@ def validate_rendering(folder: Path, cloud: Cloud) -> None:
             "work_directory": name,
             "image_name": "placeholder",
             "build_id": "placeholder",
-            "private_key_file": str(placeholder),
+            "private_key_file": str(sshkey.generate(temporary, "placeholder").private),  # it is parsed
             "roles_directory": str(CHECKOUT / "roles"),
             "ansible_command": str(Path(sys.executable).parent / "ansible-playbook"),
             "ansible_arguments": [],

@@ -121,7 +121,7 @@ class LocalCloud:
         """Any readable file passes for a disk."""
         return {
             "base_disk": str(file),
-            "base_checksum": "none",
+            "base_checksum": "sha256:" + "0" * 64,
             "output_directory": str(file.parent / "output"),
             "seed_files": [str(file)],
             "serial_log": str(file),

@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from images.clouds.local import disk, layout
+from images.errors import UserError
+from tests.images.clouds.local.conftest import CANARY, Made
+
+
+def test_partitions(made: Made) -> None:
+    with made.raw.open("rb") as file:
+        table = disk.read_gpt(file.read(64 * 512))
+    assert [(part.number, part.name, part.start) for part in table] == [
+        (1, "root", 66 << 20),
+        (14, "bios", 1 << 20),
+        (15, "efi", 2 << 20),
+    ]
+    assert table[0].kind == layout.TYPE_ROOT
+
+
+def test_a_disk_without_gpt_is_an_error() -> None:
+    with pytest.raises(UserError, match="no GPT"):
+        disk.read_gpt(bytes(64 * 512))
+
+
+def test_a_disk_without_a_root_partition_is_an_error(tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    raw.write_bytes(bytes(8 << 20))
+    subprocess.run(["sfdisk", "--quiet", raw], input=b"label: gpt\nsize=1MiB\n", check=True)
+    with pytest.raises(UserError, match="0 root partitions"):
+        disk.root_of(raw)
+
+
+def test_extracts_trees_and_lists_owners_and_modes(made: Made, tmp_path: Path) -> None:
+    filesystem = disk.root_of(made.raw)
+    filesystem.check_clean()
+    filesystem.extract(["/etc", "/var/log", "/not/there"], tmp_path)
+    assert (tmp_path / "etc/shadow").read_bytes() == b"root:*:1::::::\n"
+    assert (tmp_path / "etc/with space/file").read_bytes() == b"secret\n"
+    assert (tmp_path / "etc/ssh").is_dir()
+    assert CANARY in (tmp_path / "var/log/canary.log").read_bytes()
+    assert not (tmp_path / "var/lib/dpkg").exists()
+    assert (tmp_path / "etc/shadow").stat().st_mode & 0o7777 == 0o640
+
+    entries = {entry.path: entry for entry in filesystem.entries(["/etc", "/usr/bin", "/not/there"])}
+    assert set(entries) == {
+        "/etc/shadow",
+        "/etc/ssh",
+        "/etc/with space",
+        "/etc/with space/file",
+        "/usr/bin/sudo",
+    }
+    assert entries["/etc/shadow"] == disk.Entry("/etc/shadow", 0o100640, 0, 42, 15)
+    assert entries["/etc/with space/file"] == disk.Entry("/etc/with space/file", 0o100600, 1000, 1001, 7)
+    assert entries["/usr/bin/sudo"].mode == 0o104755
+    assert entries["/etc/ssh"].mode == 0o40755
+
+
+def test_reading_changes_nothing_on_the_disk(made: Made, tmp_path: Path) -> None:
+    before = made.raw.read_bytes()
+    made.raw.chmod(0o444)
+    disk.root_of(made.raw).extract(["/etc"], tmp_path)
+    assert made.raw.read_bytes() == before
+
+
+def test_a_damaged_file_system_is_an_error(made: Made, tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    shutil.copyfile(made.raw, raw)
+    with raw.open("r+b") as file:
+        file.seek(layout.ROOT_START)
+        file.write(bytes(64 << 10))
+    with pytest.raises(UserError, match="cannot be read"):
+        disk.root_of(raw).check_clean()
+
+
+def test_a_file_system_that_was_not_unmounted_is_an_error(made: Made, tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    shutil.copyfile(made.raw, raw)
+    device = f"{raw}?offset={layout.ROOT_START}"
+    subprocess.run(["debugfs", "-w", "-R", "feature needs_recovery", device], check=True)
+    with pytest.raises(UserError, match="not unmounted cleanly"):
+        disk.root_of(raw).check_clean()
+
+
+def test_inspect_finds_a_canary_and_keeps_no_raw_disk(made: Made, tmp_path: Path) -> None:
+    image = tmp_path / "image.qcow2"
+    subprocess.run(["qemu-img", "convert", "-c", "-O", "qcow2", made.raw, image], check=True)
+    found = disk.inspect(image, work=tmp_path, needles={"canary": CANARY, "absent": b"not-on-the-disk"})
+    assert set(found.found) == {"canary"}
+    assert made.raw.read_bytes()[found.found["canary"] :].startswith(CANARY)
+    assert found.root == tmp_path / "disk-root"
+    assert (tmp_path / "disk-root/etc/shadow").exists()
+    assert '"path": "/etc/shadow"' in (tmp_path / "disk-root.json").read_text()
+    assert not (tmp_path / "disk.raw").exists()
+
+
+def test_needles_are_found_across_chunks_holes_and_in_each_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk, "CHUNK", 4096)
+    raw = tmp_path / "raw"
+    places = [0, 4094, 1 << 20, (1 << 20) + 4090, (64 << 20) - 6]
+    with raw.open("wb") as file:
+        file.truncate(64 << 20)
+        for place in places:
+            file.seek(place)
+            file.write(b"needle")
+    with raw.open("rb") as file:
+        extents = list(disk.data_extents(file.fileno()))
+    assert sum(end - start for start, end in extents) < 1 << 20
+    assert disk.find_bytes(raw, [b"needle", b"eed", b"absent"]) == sorted(
+        [(b"needle", place) for place in places] + [(b"eed", place + 1) for place in places],
+        key=lambda hit: hit[1],
+    )
+
+
+def test_overlapping_needles_are_all_found(tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    raw.write_bytes(b"aaaa")
+    assert disk.find_bytes(raw, [b"aa"]) == [(b"aa", 0), (b"aa", 1), (b"aa", 2)]
+
+
+def test_a_file_of_nothing_but_a_hole_has_no_data(tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    with raw.open("wb") as file:
+        file.truncate(1 << 30)
+    assert disk.find_bytes(raw, [b"x"]) == []
+    assert raw.stat().st_blocks == 0
+
+
+@pytest.mark.parametrize("needle", [b"", b"\0a", b"a\0"])
+def test_needles_that_holes_could_hide_are_refused(tmp_path: Path, needle: bytes) -> None:
+    with pytest.raises(ValueError, match="needle"):
+        disk.find_bytes(tmp_path / "raw", [needle])
