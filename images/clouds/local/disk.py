@@ -167,9 +167,7 @@ class Filesystem:
         problem = re.search(r"(Bad magic number|Filesystem not open|Can't read|corrupt).*", result.stderr)
         if result.returncode or problem:
             why = problem[0] if problem else result.stderr.strip()
-            raise UserError(
-                f"{self.raw}: the file system cannot be read: {why}", code=ExitCode.FAILED
-            )
+            raise UserError(f"{self.raw}: the file system cannot be read: {why}", code=ExitCode.FAILED)
         return result.stdout
 
     def check_clean(self) -> None:

@@ -23,7 +23,7 @@ FILES: dict[str, tuple[int, int, int, bytes | None]] = {
         0o644,
         0,
         0,
-        b"Package: bash\nStatus: install ok installed\nVersion: 5.2.37-2+b5\nDescription: shell\n a shell\n\n"
+        b"Package: bash\nStatus: install ok installed\nVersion: 5.2.37-2+b5\nDescription: sh\n a shell\n\n"
         b"Package: gone\nStatus: deinstall ok config-files\nVersion: 1.0-1\n\n"
         b"Package: held\nStatus: hold ok installed\nVersion: 2:3.4~rc1-1\n",
     ),
