@@ -13,7 +13,7 @@ import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, NamedTuple
 
 STDOUT_LIMIT = 64 * 1024  # bytes; a result is one small JSON object
@@ -45,9 +45,10 @@ def run(programs: Sequence[Program], *, env: Mapping[str, str], deadline: float)
     """Runs all ``programs`` at once and returns how each ended, in the same order.
 
     ``deadline`` is the total in seconds; it ends those whose own deadline is later. Takes at most
-    ``TERM_GRACE + KILL_GRACE`` seconds longer. If it is interrupted, all of them are killed.
+    ``TERM_GRACE + KILL_GRACE`` seconds longer. On SIGINT and SIGTERM all of them are killed and
+    ``KeyboardInterrupt`` is raised. For the main thread only, because of these signals.
     """
-    with selectors.DefaultSelector() as selector:
+    with selectors.DefaultSelector() as selector, _interruptible_wait(selector):
         children: list[_Child] = []
         try:
             for program in programs:
@@ -63,6 +64,31 @@ def run(programs: Sequence[Program], *, env: Mapping[str, str], deadline: float)
                 child.kill(signal.SIGKILL)
             raise
     return [child.ended() for child in children]
+
+
+@contextlib.contextmanager
+def _interruptible_wait(selector: selectors.BaseSelector) -> Iterator[None]:
+    """SIGINT and SIGTERM raise ``KeyboardInterrupt`` in the wait for children, and nowhere else.
+
+    Between the start of a child and the moment we know it, an exception would leave it behind.
+    """
+    reader, writer = os.pipe()
+
+    def note(signum: int, frame: object) -> None:
+        os.write(writer, b"!")
+
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    before = {signum: signal.signal(signum, note) for signum in (signal.SIGINT, signal.SIGTERM)}
+    selector.register(reader, selectors.EVENT_READ, stop)
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+        os.close(reader)
+        os.close(writer)
 
 
 class _Output:
