@@ -77,7 +77,11 @@ def test_list_is_by_prefix_and_shows_no_internals(folder: FolderStore) -> None:
 )  # fmt: skip
 def test_a_key_cannot_leave_the_store(folder: FolderStore, key: str) -> None:
     (folder.folder.parent / "x").write_text("outside")
-    for call in (lambda: folder.get(key), lambda: folder.create(key, b""), lambda: folder.replace(key, b"", "")):
+    for call in (
+        lambda: folder.get(key),
+        lambda: folder.create(key, b""),
+        lambda: folder.replace(key, b"", ""),
+    ):
         with pytest.raises(UserError, match="cannot be a key"):
             call()
 
@@ -127,7 +131,7 @@ def test_a_disk_error_is_explained_and_leaves_nothing(
     with pytest.raises(UserError, match="cannot write b: No space left on device") as caught:
         folder.create("b", b"1")
     assert caught.value.code == ExitCode.FAILED
-    assert [path.name for path in folder.folder.rglob("*")] == [".tmp", "a"]
+    assert {path.name for path in folder.folder.rglob("*")} == {".tmp", "a"}
 
 
 def test_a_file_in_the_way_is_explained(tmp_path: Path) -> None:
