@@ -75,7 +75,7 @@ def test_reads_indexes() -> None:
             "./inv lock --cloud=local",
         ),
         (
-            "E: Unable to locate package linux-image-6.12.99+deb13-cloud-amd64\nE: Couldn't find any package",
+            "E: Unable to locate package linux-image-6.12.99+deb13-cloud-amd64\nE: Couldn't find it",
             "has no package linux-image-6.12.99+deb13-cloud-amd64",
             "./inv lock --cloud=local",
         ),

@@ -1,0 +1,151 @@
+"""Fixtures of all tests: the command line as a user types it, and one local build that the VM tests share."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from images import clouds, sshkey
+from images.clouds import Image, LaunchRequest, Machine
+from images.settings import CHECKOUT
+
+
+@dataclass(frozen=True)
+class Site:
+    """A place of its own for builds and manifest; the cache of base disks is the user's."""
+
+    root: Path
+    extra: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def manifest(self) -> Path:
+        return self.root / "manifest"
+
+    @property
+    def builds(self) -> Path:
+        return self.root / "build"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            **os.environ,
+            "INVOKE_GPU_IMAGE_MANIFEST": str(self.manifest),
+            "INVOKE_GPU_IMAGE_BUILD_DIR": str(self.builds),
+            **self.extra,
+        }
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """Starts ``inv`` with these arguments; the caller ends it."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "invoke", *arguments],
+            cwd=CHECKOUT,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def inv(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Runs ``inv`` to its end."""
+        process = self.start(*arguments)
+        out, err = process.communicate()
+        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+    def states(self) -> list[dict[str, Any]]:
+        """The state of every build, oldest first."""
+        found = [json.loads(path.read_bytes()) for path in self.builds.glob("*/state.json")]
+        return sorted(found, key=lambda state: float(state["started"]))
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+@dataclass(frozen=True)
+class Built:
+    """The shared build: where it is, and what ``inv build --json`` printed."""
+
+    site: Site
+    outcome: dict[str, Any]
+    log: str
+
+    @property
+    def image(self) -> Path:
+        return Path(self.outcome["image_id"])
+
+    @property
+    def folder(self) -> Path:
+        return self.site.builds / str(self.outcome["build_id"])
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """A real local build, made once for all tests."""
+    site = Site(tmp_path_factory.mktemp("site"))
+    result = site.inv("build", "--cloud=local", "--json")
+    assert result.returncode == 0, result.stderr
+    return Built(site, json.loads(result.stdout), result.stderr)
+
+
+@dataclass(frozen=True)
+class SharedVm:
+    """A machine booted from the shared build's image; tests change it and undo what they changed."""
+
+    machine: Machine
+    expected: dict[str, Any]
+
+    @property
+    def ssh_config(self) -> Path:
+        return self.machine.ssh_config
+
+    def run(self, command: str, *, timeout: float = 120) -> tuple[int, str, str]:
+        """Runs a shell command as root; returns exit code, stdout, stderr."""
+        result = subprocess.run(
+            ["ssh", "-F", str(self.ssh_config), "vm", "sudo", "sh", "-s"],
+            input=command,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        return result.returncode, result.stdout, result.stderr
+
+
+@pytest.fixture(scope="session")
+def shared_vm(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedVm]:
+    """One machine on a throw-away overlay of the shared build's image."""
+    from images import capture_gate
+
+    folder = tmp_path_factory.mktemp("vm")
+    cloud = clouds.load("local")
+    key = sshkey.generate(folder, "test")
+    request = LaunchRequest(
+        name="shared-bios",
+        build_id=str(built.outcome["build_id"]),
+        user="gate",
+        private_key=key.private,
+        public_key=key.public,
+        evidence=folder,
+        temporary=folder,
+        accelerator=cloud.choose_accelerator(None)[0],
+    )
+    image = Image(id=str(built.image), region="local", name=built.image.stem)
+    with cloud.launch(image, request) as machine:
+        capture_gate.settle(machine)
+        document = json.loads((built.folder / "expected.json").read_bytes())
+        yield SharedVm(machine, {**document, "disk_bytes": machine.disk_bytes})
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Quick ones first, so that a mistake shows early; those that boot machines last."""
+    items.sort(key=lambda item: bool(item.get_closest_marker("vm") or item.get_closest_marker("full")))

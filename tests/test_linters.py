@@ -1,0 +1,51 @@
+"""The linters, as tests, so that one summary says all."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from images.settings import CHECKOUT
+
+TOOLS = Path(sys.executable).parent
+SCRIPTS = sorted(
+    path.relative_to(CHECKOUT).as_posix()
+    for path in (CHECKOUT / "inv", CHECKOUT / ".ci/run", *CHECKOUT.glob("[!.]*/**/*.sh"))
+    if ".venv" not in path.parts
+)
+MACHINE_SCRIPTS = [
+    "validation/boot_checks/bin/gpu-boot-check",
+    "validation/boot_checks/boot-checks.d/10-services",
+]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(["ruff", "check", "."], id="ruff"),
+        pytest.param(["ruff", "format", "--check", "."], id="ruff-format"),
+        pytest.param(["mypy"], id="mypy"),
+        pytest.param(["mypy", "--scripts-are-modules", *MACHINE_SCRIPTS], id="mypy-scripts"),
+        pytest.param(["ansible-lint", "--offline", "--quiet", "--nocolor", "roles"], id="ansible-lint"),
+        pytest.param(["yamllint", "--strict", "."], id="yamllint"),
+        pytest.param(["shellcheck", *SCRIPTS], id="shellcheck"),
+        pytest.param(
+            [
+                "check-jsonschema",
+                "--builtin-schema",
+                "vendor.github-workflows",
+                ".github/workflows/pull-request.yml",
+            ],
+            id="workflows",
+        ),
+    ],
+)
+def test_linter(command: list[str]) -> None:
+    program = TOOLS / command[0]
+    words = [str(program) if program.exists() else command[0], *command[1:]]
+    result = subprocess.run(words, cwd=CHECKOUT, capture_output=True, text=True, check=False)
+    if result.returncode:
+        pytest.fail(f"{' '.join(command)}:\n{result.stdout}{result.stderr}", pytrace=False)
