@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from benchmarks.tasks import collection as benchmarks
 from invoke.collection import Collection
-from tests.tasks import collection as tests
 
+from benchmarks.tasks import collection as benchmarks
 from images.manifest.tasks import collection as manifest
 from images.tasks import collection as images
+from tests.tasks import collection as tests
 
 ns = Collection()
 for tasks in (images(), tests(), benchmarks()):

@@ -58,6 +58,14 @@ def parse_version(text: str) -> Version:
     return found
 
 
+#: Steps that Packer announces and nobody needs to read.
+UNINTERESTING = re.compile(
+    r"Retrieving ISO|Trying |.* => |leaving retrieve loop|Overriding default|Connecting to VM via VNC|"
+    r"Typing the boot command|Found port for|Looking for available port|Using \w+ communicator|"
+    r"Creating CD disk|Resizing|Running post-processor|Wait completed|Builds finished|Error "
+)
+
+
 @dataclass(frozen=True)
 class Event:
     """One line of ``-machine-readable``: ``target`` is empty for ``ui`` lines."""
@@ -112,7 +120,7 @@ class Log:
             self.failed_message = _ansible_message(text)
         if event.data[1].startswith("==> "):
             self.step = text.splitlines()[0] if text else self.step
-            return self.step
+            return None if UNINTERESTING.match(self.step) else self.step
         return None
 
     @property

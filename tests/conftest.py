@@ -1,4 +1,4 @@
-"""Fixtures of all tests: the command line as a user types it, and one local build that the VM tests share."""
+"""Fixtures of all tests: the command line as a user types it, and the local build that VM tests share."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def test_published_and_resolved(built: Built) -> None:
     result = built.site.inv("manifest.resolve", "--cloud=local")
     assert (result.returncode, result.stdout) == (0, f"{built.image}\n")
     document = json.loads(built.site.inv("manifest.resolve", "--cloud=local", "--format=json").stdout)
-    assert document["release"] == built.outcome["release"]
+    assert document["release_digest"] == built.outcome["release"]
 
 
 def test_image_is_the_one_in_the_release(built: Built) -> None:

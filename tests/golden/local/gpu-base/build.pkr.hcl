@@ -128,7 +128,7 @@ source "qemu" "image" {
   ssh_timeout            = "5m"
   ssh_handshake_attempts = 200
   boot_wait              = "-1s"
-  shutdown_command       = "sudo /run/gpu-image/finish"
+  shutdown_command       = "sudo /bin/sh /run/gpu-image/finish"
   shutdown_timeout       = "5m"
 }
 
