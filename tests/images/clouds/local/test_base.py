@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import threading
 from pathlib import Path
 from typing import Any
@@ -104,6 +106,10 @@ def test_what_a_killed_bootstrap_left_is_removed(tmp_path: Path, bootstraps: lis
     digest = base.inputs_digest(**INPUTS)
     dead = tmp_path / "base" / f".{digest}.4711"
     (dead / "gpu-image-bootstrap-x" / "root").mkdir(parents=True)
+    elsewhere = tmp_path / "tmp" / "gpu-image-bootstrap-y"
+    elsewhere.mkdir(parents=True)
+    (dead / "scratch").write_text(str(elsewhere))
+    orphan = subprocess.Popen(["sleep", "600"], env={**os.environ, "TMPDIR": str(elsewhere)})
     incomplete = tmp_path / "base" / digest
     incomplete.mkdir()
     (incomplete / "disk.qcow2").write_bytes(b"half")
@@ -112,6 +118,8 @@ def test_what_a_killed_bootstrap_left_is_removed(tmp_path: Path, bootstraps: lis
     made = base.build_base(**INPUTS, cache=tmp_path)
     assert made.bootstrapped
     assert names(tmp_path) == {digest, other.name}
+    assert not elsewhere.exists()
+    assert orphan.wait(10) == -signal.SIGKILL
 
 
 def test_two_builds_side_by_side_bootstrap_once(
