@@ -62,7 +62,7 @@ def parse_version(text: str) -> Version:
 UNINTERESTING = re.compile(
     r"Retrieving ISO|Trying |.* => |leaving retrieve loop|Overriding default|Connecting to VM via VNC|"
     r"Typing the boot command|Found port for|Looking for available port|Using \w+ communicator|"
-    r"Creating CD disk|Resizing|Running post-processor|Wait completed|Builds finished|Error "
+    r"Creating CD disk|Resizing|Executing Ansible|Connected to SSH|Running post-processor|Wait completed|Builds finished|Error "
 )
 
 
@@ -97,6 +97,8 @@ class Log:
     failed_task: str = ""
     failed_message: str = ""
     cancelled: bool = False
+    host: str = ""
+    port: int = 22
 
     def feed(self, line: str) -> str | None:
         """Takes one line; returns the text to show a person when it starts a step or an Ansible task."""
@@ -110,6 +112,10 @@ class Log:
         text = re.sub(r"^(==> |    )?[\w.-]+: ", "", event.data[1]).strip()
         if "Cleanly cancelled builds" in event.data[1]:
             self.cancelled = True
+        if match := re.match(r"Using ssh communicator to connect: (\S+)", text):
+            self.host = match[1]
+        if match := re.match(r"Found port for communicator.*: (\d+)", text):
+            self.port = int(match[1])
         if match := re.match(r"TASK \[(.+?)\]", text):
             self.task = match[1]
             return self.task
@@ -206,6 +212,7 @@ def build(
         },
         grace=GRACE,
         log=log,
+        keep=keep,
     )
     if code:
         raise BuildFailed(said, code)

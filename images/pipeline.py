@@ -273,8 +273,22 @@ class Job:
                 on_tick=lambda: doctor.require_space(self.build.folder, needed=256 * 1024**2),
             )
         except packer.BuildFailed as error:
+            if self.options.keep and error.log.host:
+                self._write_ssh_config(error.log)
             raise self._why(error, log) from None
         return packer.artifacts(self.build.folder / "packer-manifest.json")
+
+    def _write_ssh_config(self, said: packer.Log) -> None:
+        """For `inv ssh`: how to reach the machine that stays."""
+        gate.write_ssh_config(
+            self.build.temporary / "ssh_config",
+            host=said.host,
+            port=said.port,
+            user=BUILD_USER,
+            key=self.key.private,
+            known_hosts=self.build.temporary / "known_hosts",
+            strict=False,
+        )
 
     def _why(self, error: packer.BuildFailed, log: Path) -> UserError:
         """The check or task behind a failed Packer build, instead of "exit status 1"."""

@@ -150,6 +150,7 @@ def supervise(
     env: Mapping[str, str] | None = None,
     grace: float = 60,
     log: Path | None = None,
+    keep: bool = False,
 ) -> int:
     """Runs ``args`` and hands each line of its output to ``on_line`` as it comes; returns the exit code.
 
@@ -157,6 +158,7 @@ def supervise(
     raises) the process group gets SIGINT,
     ``grace`` seconds to clean up after itself, then SIGKILL; its output is still read and logged
     meanwhile. Never only the first process: Packer's wrapper ignores SIGINT and outlives its children.
+    ``keep`` leaves the rest of the group running when the command itself has ended with an error.
     """
     words = tuple(str(arg) for arg in args)
     if dry.get():
@@ -179,7 +181,8 @@ def supervise(
                 process.wait(timeout=max(deadline - time.monotonic(), 0.1))
             raise
         finally:
-            kill_group(process, grace=0)
+            if not (keep and process.poll()):
+                kill_group(process, grace=0)
     return process.returncode
 
 
