@@ -16,11 +16,15 @@ Boot = Mapping[str, Any]
 
 @pytest.fixture
 def boots(expected: Mapping[str, Any]) -> Sequence[Boot]:
-    """The boots, in order. Fewer than two first boots and a reboot prove nothing."""
-    found: Sequence[Boot] = expected["boots"]
-    if len(first_boots(found)) < 2 or not reboots(found):
-        raise Unknown(f"two first boots and a reboot are needed, not {[boot['name'] for boot in found]}")
-    return found
+    """The boots, in order."""
+    return enough(expected["boots"])
+
+
+def enough(boots: Sequence[Boot]) -> Sequence[Boot]:
+    """The same boots. Fewer than two first boots and a reboot prove nothing: raises ``Unknown``."""
+    if len(first_boots(boots)) < 2 or not reboots(boots):
+        raise Unknown(f"two first boots and a reboot are needed, not {[boot['name'] for boot in boots]}")
+    return boots
 
 
 def first_boots(boots: Sequence[Boot]) -> list[Boot]:
