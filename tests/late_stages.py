@@ -1,25 +1,32 @@
-"""Runs the late stages of a build (capture, gate, publish) on the image of a build that is there already.
+"""Runs a build that starts from the image of a build that is there already.
 
-Not a stand-in: only the Packer stage, which the shared build has been through, is left out, so that killing
-a build in a late stage need not take another five minutes. Usage: python -m tests.late_stages BUILD-FOLDER
+Not a stand-in: every stage that runs is the real one. ``--from-disk`` takes the captured image as the base disk,
+so that the kernel role has little to do and a failure can be waited for; ``--from-capture`` takes it as Packer's
+artifact, so that a late stage can be killed soon. Usage:
+
+    python -m tests.late_stages BUILD-FOLDER --from-disk|--from-capture [--set key=value ...]
 """
 
 from __future__ import annotations
 
+import argparse
 import shutil
-import sys
 from pathlib import Path
+from typing import Any
 
 from invoke.config import Config
+from invoke.context import Context
 
 from images import cli, pipeline, settings
 from images.clouds import Base
+from images.clouds.local import base as bases
+from images.clouds.local.adaptor import LocalCloud
 from images.pipeline import Job, Options
 from images.progress import Stage
 
 
-def main(source: Path) -> None:
-    """Builds as ``inv build`` does, with the captured image of ``source`` as Packer's artifact."""
+def take_as_capture(source: Path) -> None:
+    """Replaces the Packer stage: its artifact is a copy of the captured image."""
 
     def packer(job: Job, base: Base, stage: Stage) -> list[str]:
         output = job.build.folder / "packer"
@@ -30,14 +37,37 @@ def main(source: Path) -> None:
         return [str(output / "disk.qcow2")]
 
     Job._packer = packer  # type: ignore[method-assign]
+
+
+def take_as_base(source: Path) -> None:
+    """Replaces the bootstrap: the base disk is the captured image."""
+
+    def prepare_base(cloud: LocalCloud, *_: Any, **__: Any) -> Base:
+        image = next(source.glob("*.qcow2"))
+        return Base("captured", str(image), bases.sha256_of(image), "the shared build's image")
+
+    LocalCloud.prepare_base = prepare_base  # type: ignore[method-assign]
+
+
+def main() -> None:
+    """Builds as ``inv build`` does, from there on."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("source", type=Path)
+    start = parser.add_mutually_exclusive_group(required=True)
+    start.add_argument("--from-disk", action="store_true")
+    start.add_argument("--from-capture", action="store_true")
+    parser.add_argument("--set", action="append", default=[])
+    options = parser.parse_args()
+    (take_as_base if options.from_disk else take_as_capture)(options.source)
     config = Config(project_location=str(settings.CHECKOUT))
     config.load_project()
     config.load_shell_env()
-    from invoke.context import Context
-
     with cli.guard(Context(config)):
-        pipeline.build(Options(cloud="local", image="gpu-debian", force=True), settings.load(config))
+        pipeline.build(
+            Options(cloud="local", image="gpu-debian", force=True, overrides=tuple(options.set)),
+            settings.load(config),
+        )
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

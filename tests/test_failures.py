@@ -139,7 +139,7 @@ def test_after_a_kill_the_next_build_cleans_up_and_leaves_live_ones_alone(site: 
 )
 def test_kill_in_a_late_stage(site: Site, built: Built, stage: str, signum: int) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.late_stages", str(built.folder)],
+        [sys.executable, "-m", "tests.late_stages", str(built.folder), "--from-capture"],
         cwd=CHECKOUT,
         env=site.environment,
         stdout=subprocess.PIPE,
@@ -167,24 +167,59 @@ def test_kill_in_a_late_stage(site: Site, built: Built, stage: str, signum: int)
     nothing_is_left(site)
 
 
-@pytest.mark.vm
-def test_failing_check_stops_the_build_and_is_named_first(site: Site) -> None:
-    result = site.inv("build", "--cloud=local", "--set", "min_free_mib=900000")
-    assert result.returncode == 1, result.stderr
-    first = next(line for line in result.stderr.splitlines() if line.startswith("error:"))
-    assert first.startswith("error: build: the gate inside the build failed: system.free_space"), (
-        result.stderr
+def first_error(text: str) -> str:
+    return next((line for line in text.splitlines() if line.startswith("error:")), text)
+
+
+def late_build(site: Site, built: Built, *options: str) -> subprocess.CompletedProcess[str]:
+    """A build on top of the shared build's image: the kernel is there already."""
+    return subprocess.run(
+        [sys.executable, "-m", "tests.late_stages", str(built.folder), "--from-disk", *options],
+        cwd=CHECKOUT,
+        env=site.environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
+
+
+CHECK = "--set=min_free_mib=900000"
+ROLE = "--set=packages=[no-such-package-anywhere]"
+
+
+def check_is_named(result: subprocess.CompletedProcess[str], site: Site) -> None:
+    assert result.returncode == 1, result.stderr
+    assert first_error(result.stderr).startswith(
+        "error: build: the gate inside the build failed: system.free_space (fail)"
+    ), result.stderr
     assert "gate-build.json" in result.stderr
     nothing_is_left(site)
     folder = next(site.builds.glob("gpu-debian-*"))
     assert {"gate-build.json", "packer.log", "serial-build.log"} <= {path.name for path in folder.iterdir()}
 
 
-@pytest.mark.vm
-def test_failing_role_is_named_with_its_task(site: Site) -> None:
-    result = site.inv("build", "--cloud=local", "--set", "packages=[no-such-package-anywhere]")
+def role_is_named(result: subprocess.CompletedProcess[str], site: Site) -> None:
     assert result.returncode == 1, result.stderr
-    first = next(line for line in result.stderr.splitlines() if line.startswith("error:"))
-    assert "build: the Ansible task failed: site :" in first and "no-such-package-anywhere" in first
+    first = first_error(result.stderr)
+    assert "build: the Ansible task failed: site :" in first and "no-such-package-anywhere" in first, first
     nothing_is_left(site)
+
+
+@pytest.mark.vm
+def test_failing_check_stops_the_build_and_is_named_first(site: Site, built: Built) -> None:
+    check_is_named(late_build(site, built, CHECK), site)
+
+
+@pytest.mark.vm
+def test_failing_role_is_named_with_its_task(site: Site, built: Built) -> None:
+    role_is_named(late_build(site, built, ROLE), site)
+
+
+@pytest.mark.full
+def test_failing_check_from_the_base_disk(site: Site) -> None:
+    check_is_named(site.inv("build", "--cloud=local", CHECK), site)
+
+
+@pytest.mark.full
+def test_failing_role_from_the_base_disk(site: Site) -> None:
+    role_is_named(site.inv("build", "--cloud=local", ROLE), site)

@@ -120,6 +120,7 @@ source "qemu" "image" {
     ["-netdev", "user,id=user.0,hostfwd=tcp:127.0.0.1:{{ .SSHHostPort }}-:22"],
     ["-serial", "file:${var.serial_log}"],
     ["-device", "virtio-rng-pci"],
+    ["-vga", "none"], # drawing the console costs an emulated machine seconds of every boot
   ]
 
   communicator           = "ssh"
