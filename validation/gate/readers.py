@@ -188,7 +188,7 @@ def units(text: str) -> dict[str, Unit]:
     found = {}
     for line in text.splitlines():
         words = line.split(None, 4)
-        if len(words) < 4:
+        if len(words) < 4 or "." not in words[0]:
             raise ValueError(f"not a line of systemctl list-units: {line[:80]!r}")
         found[words[0]] = Unit(*words[1:4])
     if not found:

@@ -1,7 +1,7 @@
 """The pytest plugin that turns tests into results: one JSON document, whatever happens to the run.
 
 The document is written when the checks are known, all of them ``unknown``, and again after each: a gate that
-is killed leaves behind which checks it never reached, and never a document that looks like a pass.
+is killed leaves behind which checks it did not finish, and never a document that looks like a pass.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SCHEMA = "gpu-image/gate/v1"
 #: Exit codes of pytest that say something about the tests; the others are about the run.
 OF_TESTS = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
 
-NOT_REACHED = "not reached: the gate was interrupted before it"
+NOT_REACHED = "not finished: the gate was interrupted"
 
 
 @dataclass
@@ -162,8 +162,6 @@ def judge(error: BaseException | None) -> tuple[Result, str | None]:
         return Result.FAIL, first_line(error)
     if isinstance(error, Unknown):
         return Result.UNKNOWN, str(error)
-    if isinstance(error, KeyboardInterrupt):
-        return Result.UNKNOWN, "interrupted while it ran"
     return Result.UNKNOWN, f"{type(error).__name__}: {first_line(error)}"
 
 
