@@ -1,7 +1,7 @@
 """Runs a build that starts from the image of a build that is there already.
 
-Not a stand-in: every stage that runs is the real one. ``--from-disk`` takes the captured image as the base disk,
-so that the kernel role has little to do and a failure can be waited for; ``--from-capture`` takes it as Packer's
+Not a stand-in: every stage that runs is real. ``--from-disk`` takes the captured image as the base disk,
+so that the kernel role has little to do; ``--from-capture`` takes it as Packer's
 artifact, so that a late stage can be killed soon. Usage:
 
     python -m tests.late_stages BUILD-FOLDER --from-disk|--from-capture [--set key=value ...]

@@ -126,6 +126,7 @@ class LocalCloud:
             "seed_files": [str(file)],
             "serial_log": str(file),
             "accelerator": "tcg",
+            "accelerator_options": "tcg",
             "cpu_model": "max",
         }
 
@@ -152,6 +153,7 @@ class LocalCloud:
             "seed_files": [str(seed / "user-data"), str(seed / "meta-data")],
             "serial_log": str(work / "serial-build.log"),
             "accelerator": accelerator,
+            "accelerator_options": machines.ACCELERATOR_OPTIONS[accelerator],
             "cpu_model": machines.CPU_MODELS[accelerator],
         }
 

@@ -24,6 +24,10 @@ from images.clouds.local import console
 from images.errors import ExitCode, UserError
 
 CPU_MODELS = {"kvm": "host", "tcg": "max"}
+#: The cache of translated code, by default 1 GiB, is kept small (MiB): on a warm reset GRUB copies kernel and
+#: initrd byte by byte, and each write to memory that held the last kernel's code throws away the translations
+#: of that place, one by one. With a million of them that takes minutes; a small cache holds fewer.
+ACCELERATOR_OPTIONS = {"kvm": "kvm", "tcg": "tcg,tb-size=128"}
 #: Firmware and the template of its variables, as distributions install them; the first pair that is there.
 OVMF = (
     (Path("/usr/share/OVMF/OVMF_CODE_4M.fd"), Path("/usr/share/OVMF/OVMF_VARS_4M.fd")),
@@ -167,7 +171,14 @@ class Machine:
         ]
         args += ["-name", f"gpu-image-{config.name}"]
         # Not q35: cloud kernels have no AHCI driver and would not see the seed.
-        args += ["-machine", f"pc,accel={config.accelerator}", "-cpu", CPU_MODELS[config.accelerator]]
+        args += [
+            "-machine",
+            "pc",
+            "-accel",
+            ACCELERATOR_OPTIONS[config.accelerator],
+            "-cpu",
+            CPU_MODELS[config.accelerator],
+        ]
         args += ["-smp", str(config.cpus), "-m", str(config.memory_mib)]
         if config.firmware == "uefi":
             args += ["-drive", f"if=pflash,unit=0,format=raw,readonly=on,file={escape(ovmf()[0])}"]

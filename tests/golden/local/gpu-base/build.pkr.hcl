@@ -77,6 +77,11 @@ variable "accelerator" {
   default = "kvm"
 }
 
+variable "accelerator_options" {
+  type    = string
+  default = "kvm"
+}
+
 variable "cpu_model" {
   type    = string
   default = "host"
@@ -116,6 +121,9 @@ source "qemu" "image" {
   host_port_min    = 20000
   host_port_max    = 29999
   qemuargs = [
+    # Replaces Packer's own -machine, which names the accelerator without its options.
+    ["-machine", "pc"],
+    ["-accel", var.accelerator_options],
     ["-cpu", var.cpu_model],
     ["-netdev", "user,id=user.0,hostfwd=tcp:127.0.0.1:{{ .SSHHostPort }}-:22"],
     ["-serial", "file:${var.serial_log}"],
