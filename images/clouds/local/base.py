@@ -116,7 +116,7 @@ def build_base(
         if (place / "base.json").exists():
             return read_base(place, bootstrapped=False)
         for stale in bases.glob(f".{digest}.*"):  # whoever made it is dead: we hold the lock
-            bootstrap.remove_tree(stale)
+            bootstrap.remove_dead(stale)
         if place.exists():
             bootstrap.remove_tree(place)
         check_space(cache)

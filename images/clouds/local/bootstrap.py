@@ -11,8 +11,10 @@ import hashlib
 import os
 import re
 import shutil
+import signal
 import stat
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +23,10 @@ from images import run
 from images.errors import ExitCode, UserError
 
 LOCK_HINT = "the archive has moved on: resolve the versions again with ./inv lock --cloud=local"
+#: In the environment of everything that a bootstrap starts (TMPDIR is not: apt takes it from dpkg).
+MARK = "GPU_IMAGE_BOOTSTRAP"
+PREFIX = "gpu-image-bootstrap-"
+SCRATCH = "scratch"
 #: A bootstrap needs this much while it runs: the tar, the unpacked tree and the disk.
 NEEDED_BYTES = 4 << 30
 
@@ -188,7 +194,13 @@ def mmdebstrap(
     if mode == "unshare" and not shutil.which("newuidmap"):
         raise UserError("newuidmap is not installed", hint="apt install uidmap, or build as root")
     # The tools' own words are read below, so they must not be translated.
-    environment = {**env, "TMPDIR": str(scratch), "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
+    environment = {
+        **env,
+        "TMPDIR": str(scratch),
+        MARK: str(scratch),
+        "LC_ALL": "C.UTF-8",
+        "DEBIAN_FRONTEND": "noninteractive",
+    }
     code = run.supervise(["mmdebstrap", f"--mode={mode}", *args], on_line=on_line, env=environment, grace=10)
     if code:
         raise explain("\n".join(lines), log)
@@ -237,12 +249,16 @@ def scratch_folder(beside: Path | None) -> Iterator[Path]:
     a user namespace it is another user, who may not pass through a private home.
     """
     place = beside if beside and (os.geteuid() == 0 or passable(beside)) else None
-    folder = Path(tempfile.mkdtemp(prefix="gpu-image-bootstrap-", dir=place))
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
     folder.chmod(0o755)
+    if beside:
+        (beside / SCRATCH).write_text(str(folder))  # so that the next build finds it if we are killed
     try:
         yield folder
     finally:
         remove_tree(folder)
+        if beside:
+            (beside / SCRATCH).unlink()
 
 
 def passable(folder: Path) -> bool:
@@ -250,16 +266,48 @@ def passable(folder: Path) -> bool:
     return all(part.stat().st_mode & stat.S_IXOTH for part in (folder, *folder.resolve().parents))
 
 
+def remove_dead(folder: Path) -> None:
+    """Removes the folder of a build that is known to be dead, and the scratch folder it used elsewhere."""
+    with contextlib.suppress(FileNotFoundError):
+        scratch = Path((folder / SCRATCH).read_text())
+        if scratch.name.startswith(PREFIX):
+            remove_tree(scratch)
+    remove_tree(folder)
+
+
 def remove_tree(folder: Path) -> None:
-    """Removes a folder that a bootstrap used, unmounting first what a killed one left mounted there."""
-    mounts = mounted_below(Path("/proc/self/mountinfo").read_text(), folder.resolve())
-    for mount in mounts:
+    """Removes a folder that a bootstrap used, and first what a killed one left: processes and mounts.
+
+    As root mmdebstrap mounts the machine's own /dev/shm in its chroot, so nothing is deleted while any
+    mount is left, and deleting stays on one file system.
+    """
+    deadline = time.monotonic() + 10
+    while (pids := processes_of(folder)) and time.monotonic() < deadline:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.1)
+    for mount in mounted_below(Path("/proc/self/mountinfo").read_text(), folder.resolve()):
         run.run(["umount", "--lazy", mount])
-    shutil.rmtree(folder, ignore_errors=True)
-    if folder.exists() and os.geteuid():  # files of the user namespace's users
-        run.run(["mmdebstrap", "--unshare-helper", "rm", "-rf", folder], check=False)
+    if not mounted_below(Path("/proc/self/mountinfo").read_text(), folder.resolve()):
+        command = ["rm", "-rf", "--one-file-system", str(folder)]
+        run.run(command, check=False)
+        if folder.exists() and os.geteuid():  # files of the user namespace's users
+            run.run(["mmdebstrap", "--unshare-helper", *command], check=False)
     if folder.exists():
         raise UserError(f"{folder} cannot be removed", hint="remove it by hand", code=ExitCode.FAILED)
+
+
+def processes_of(folder: Path, proc: Path = Path("/proc")) -> list[int]:
+    """Processes of a bootstrap whose scratch folder is ``folder`` or below it, by their environment."""
+    marks = (f"\0{MARK}={folder}\0".encode(), f"\0{MARK}={folder}/".encode())
+    found = []
+    for environment in proc.glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            content = b"\0" + environment.read_bytes()
+            if any(mark in content for mark in marks):
+                found.append(int(environment.parent.name))
+    return found
 
 
 def mounted_below(mountinfo: str, folder: Path) -> list[Path]:

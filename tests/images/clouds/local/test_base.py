@@ -109,7 +109,7 @@ def test_what_a_killed_bootstrap_left_is_removed(tmp_path: Path, bootstraps: lis
     elsewhere = tmp_path / "tmp" / "gpu-image-bootstrap-y"
     elsewhere.mkdir(parents=True)
     (dead / "scratch").write_text(str(elsewhere))
-    orphan = subprocess.Popen(["sleep", "600"], env={**os.environ, "TMPDIR": str(elsewhere)})
+    orphan = subprocess.Popen(["sleep", "600"], env={**os.environ, bootstrap.MARK: str(elsewhere)})
     incomplete = tmp_path / "base" / digest
     incomplete.mkdir()
     (incomplete / "disk.qcow2").write_bytes(b"half")
@@ -186,6 +186,7 @@ def test_a_missing_tool_is_named(
 ) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
+    (empty / "rm").symlink_to("/bin/rm")
     monkeypatch.setenv("PATH", str(empty))
     with pytest.raises(UserError, match="sfdisk is not installed"):
         base.build_base(**INPUTS, cache=tmp_path)
