@@ -24,9 +24,9 @@ from images.clouds.local import console
 from images.errors import ExitCode, UserError
 
 CPU_MODELS = {"kvm": "host", "tcg": "max"}
-#: The cache of translated code, by default 1 GiB, is kept small (MiB): on a warm reset GRUB copies kernel and
-#: initrd byte by byte, and each write to memory that held the last kernel's code throws away the translations
-#: of that place, one by one. With a million of them that takes minutes; a small cache holds fewer.
+#: The cache of translated code, by default 1 GiB, is kept small (MiB): on a warm reset GRUB copies kernel
+#: and initrd byte by byte, and each write to memory that held the last kernel's code throws away the
+#: translations of that place, one by one. A small cache holds fewer of them.
 ACCELERATOR_OPTIONS = {"kvm": "kvm", "tcg": "tcg,tb-size=128"}
 #: Firmware and the template of its variables, as distributions install them; the first pair that is there.
 OVMF = (
