@@ -88,9 +88,18 @@ class Built:
         return self.site.builds / str(self.outcome["build_id"])
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """For who works on the VM tests: a build takes minutes."""
+    parser.addoption("--built", type=Path, help="use the finished build in FOLDER/build, not a new one")
+
+
 @pytest.fixture(scope="session")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+def built(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Built:
     """A real local build, made once for all tests."""
+    if pytestconfig.option.built:
+        site = Site(pytestconfig.option.built.absolute())
+        again = site.inv("build", "--cloud=local", "--json")
+        return Built(site, json.loads(again.stdout), again.stderr)
     site = Site(tmp_path_factory.mktemp("site"))
     result = site.inv("build", "--cloud=local", "--json")
     assert result.returncode == 0, result.stderr
