@@ -108,4 +108,6 @@ def machine(request: pytest.FixtureRequest) -> Machine:
     for item in request.session.items:
         if found := check_of(item):
             names.update(found.probes)
-    return Machine(machines.connect(request.config.option), names)
+    machine = Machine(machines.connect(request.config.option), names)
+    machine.collect()
+    return machine

@@ -12,13 +12,17 @@ from validation.gate.checks import Unknown
 
 
 class Machine:
-    """Asks ``host`` (a testinfra host) all of ``names`` in one call, when the first answer is needed."""
+    """Asks ``host`` (a testinfra host) all of ``names`` in one call."""
 
     def __init__(self, host: Any, names: Iterable[str]) -> None:
         self._host = host
         self._names = frozenset(names)
         self._outputs: dict[str, probes.Output] | None = None
         self._broken = ""
+
+    def collect(self) -> None:
+        """Asks the machine now. Whatever goes wrong is kept for those who read the answers."""
+        self._collected()
 
     def text(self, name: str) -> str:
         """What the probe printed. Raises ``Unknown`` when it failed, hung, or the machine is not reached."""
@@ -46,7 +50,7 @@ class Machine:
             except RuntimeError as error:
                 self._broken = f"SSH failed: {reason_of(error)}"
                 return self._outputs
-            self._outputs = probes.read(result.stdout_bytes.decode(errors="replace"))
+            self._outputs = probes.read(result.stdout_bytes)
             if not self._outputs:
                 said = result.stderr_bytes.decode(errors="replace").strip().splitlines()[-1:] or ["nothing"]
                 self._broken = f"the machine ran no command (code {result.rc}): {said[0][:200]}"

@@ -33,6 +33,11 @@ class Package(NamedTuple):
     status: str
 
     @property
+    def held(self) -> bool:
+        """Whether it is on hold, as ``apt-mark hold`` sets it."""
+        return self.status.startswith("h")
+
+    @property
     def installed(self) -> bool:
         """Whether it is wholly installed; ``rc`` (removed, configuration left) is not."""
         return self.status[1:2] == "i"
@@ -194,11 +199,6 @@ def units(text: str) -> dict[str, Unit]:
     if not found:
         raise ValueError("systemctl lists no units")
     return found
-
-
-def unit_files(text: str) -> dict[str, str]:
-    """``systemctl list-unit-files --plain --no-legend``: the state (enabled, masked, ...) by name."""
-    return {words[0]: words[1] for words in map(str.split, text.splitlines()) if len(words) > 1}
 
 
 def cloud_init(text: str) -> tuple[bool, list[str]]:

@@ -87,10 +87,10 @@ class ResultsPlugin:
             entry.result, entry.reason = result, reason
         elif call.when == "call":
             entry.result, entry.reason = Result.PASS, None
-        entry.seconds = round(entry.seconds + call.duration, 3)
         if call.when == "call":
+            # The set-up is shared (it asks the machine for all checks), so only its own part counts.
             machine = getattr(item, "funcargs", {}).get("machine")
-            entry.seconds = round(entry.seconds + (machine.seconds(found.probes) if machine else 0), 3)
+            entry.seconds = round(call.duration + (machine.seconds(found.probes) if machine else 0), 3)
         if result is Result.NOT_RUN:
             report.outcome = "skipped"
             report.longrepr = (str(item.path), 0, f"not run: {reason}")

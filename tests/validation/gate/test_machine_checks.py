@@ -89,7 +89,7 @@ NEGATIVE: dict[str, list[Negative]] = {
     ],
     "services.masked": [
         Negative(
-            "apt-daily.timer is",
+            "apt-daily.timer can be started",
             "systemctl --quiet unmask apt-daily.timer",
             "systemctl --quiet mask apt-daily.timer",
         )
