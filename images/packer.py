@@ -62,7 +62,8 @@ def parse_version(text: str) -> Version:
 UNINTERESTING = re.compile(
     r"Retrieving ISO|Trying |.* => |leaving retrieve loop|Overriding default|Connecting to VM via VNC|"
     r"Typing the boot command|Found port for|Looking for available port|Using \w+ communicator|"
-    r"Creating CD disk|Resizing|Executing Ansible|Connected to SSH|Running post-processor|Wait completed|Builds finished|Error |sudo: "
+    r"Creating CD disk|Resizing|Executing Ansible|Connected to SSH|"
+    r"Running post-processor|Wait completed|Builds finished|Error |sudo: "
 )
 
 
