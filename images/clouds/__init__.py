@@ -94,10 +94,12 @@ class Cloud(Protocol):
     name: str
     #: The pydantic model of the spec's section for this cloud.
     section: type[Any]
-    #: Programs a build needs on the operator's machine, with the Debian package of each.
-    programs: Mapping[str, str]
     #: The folder with ``build.pkr.hcl.j2``.
     folder: Path
+
+    @property
+    def programs(self) -> Mapping[str, str]:
+        """Programs a build needs on the operator's machine, with the Debian package of each."""
 
     def missing_credentials(self) -> list[str]:
         """What is missing before a build can start, a line each; empty when nothing is."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,7 +26,22 @@ from images.yaml_source import Strict
 #: Debian suites that the base disk's bootstrap knows; what it would take for others is in docs/clouds.md.
 BOOTSTRAPPABLE = ("debian",)
 
-SSH_SECONDS = 300.0
+SSH_SECONDS = 600.0  # from power-on; a busy host without KVM has taken 235
+
+PROGRAMS = {
+    "qemu-system-x86_64": "qemu-system-x86",
+    "qemu-img": "qemu-utils",
+    "mmdebstrap": "mmdebstrap",
+    "xorriso": "xorriso",
+    "mke2fs": "e2fsprogs",
+    "debugfs": "e2fsprogs",
+    "mcopy": "mtools",
+    "sfdisk": "fdisk",
+    "setpriv": "util-linux",
+    "/usr/share/OVMF/OVMF_CODE.fd": "ovmf",
+    "/usr/share/keyrings/debian-archive-keyring.gpg": "debian-archive-keyring",
+}
+PROGRAMS_OF_A_USER = {"newuidmap": "uidmap", "fakeroot": "fakeroot"}
 
 #: What the base disk's image may grow to on the machines of the gate: more than the captured disk has.
 GATE_DISK_EXTRA = 2 * 1024**3
@@ -58,19 +74,11 @@ class LocalCloud:
     name = "local"
     section = Section
     folder = Path(__file__).parent
-    programs: Mapping[str, str] = {
-        "qemu-system-x86_64": "qemu-system-x86",
-        "qemu-img": "qemu-utils",
-        "mmdebstrap": "mmdebstrap",
-        "xorriso": "xorriso",
-        "mke2fs": "e2fsprogs",
-        "debugfs": "e2fsprogs",
-        "mcopy": "mtools",
-        "mkfs.vfat": "dosfstools",
-        "sfdisk": "fdisk",
-        "/usr/share/OVMF/OVMF_CODE.fd": "ovmf",
-        "/usr/share/keyrings/debian-archive-keyring.gpg": "debian-archive-keyring",
-    }
+
+    @property
+    def programs(self) -> Mapping[str, str]:
+        """What a build needs; an ordinary user bootstraps in a user namespace."""
+        return PROGRAMS if os.geteuid() == 0 else {**PROGRAMS, **PROGRAMS_OF_A_USER}
 
     def missing_credentials(self) -> list[str]:
         """None are needed."""
@@ -83,17 +91,17 @@ class LocalCloud:
     def resolve(self, loaded: Loaded, arch: str, *, note: Note) -> Lock:
         """Asks the distribution's archive which kernel the flavour's meta package stands for now."""
         section = loaded.section(self.name, Section)
-        os = loaded.spec.os
-        if os.id not in BOOTSTRAPPABLE:
+        system = loaded.spec.os
+        if system.id not in BOOTSTRAPPABLE:
             raise UserError(
-                f"{loaded.source.place(('os',))}: the local cloud bootstraps Debian only, not {os.id}",
+                f"{loaded.source.place(('os',))}: the local cloud bootstraps Debian only, not {system.id}",
                 hint="build gpu-debian locally; for this image give a lock with --lock=FILE to render it",
             )
-        note(f"asking the archive of {os.codename}")
+        note(f"asking the archive of {system.codename}")
         pinned = loaded.spec.kernel.release
         extra = [f"linux-image-{pinned}"] if pinned else []
         resolved = bootstrap.resolve(
-            suite=os.codename, kernel_package=section.kernel_package, packages=extra, note=note
+            suite=system.codename, kernel_package=section.kernel_package, packages=extra, note=note
         )
         return _lock(loaded, arch, section, resolved)
 
@@ -115,7 +123,7 @@ class LocalCloud:
     def render_context(self, loaded: Loaded, lock: Lock) -> Mapping[str, Any]:
         """Size of the build machine."""
         machine = loaded.section(self.name, Section).build_machine
-        return {"cpus": machine.cpus, "memory_mib": machine.memory_mib, "ssh_timeout": "5m"}
+        return {"cpus": machine.cpus, "memory_mib": machine.memory_mib, "ssh_timeout": "10m"}
 
     def placeholders(self, file: Path) -> dict[str, Any]:
         """Any readable file passes for a disk."""

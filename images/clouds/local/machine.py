@@ -270,7 +270,7 @@ class Machine:
         except UserError:
             return None
 
-    def reboot(self, timeout: float = 300) -> float:
+    def reboot(self, timeout: float = 600) -> float:
         """Reboots; returns the seconds until SSH answers with another boot id."""
         before = self.run("cat /proc/sys/kernel/random/boot_id").strip()
         started = time.monotonic()

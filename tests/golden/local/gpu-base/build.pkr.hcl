@@ -134,7 +134,7 @@ source "qemu" "image" {
   communicator           = "ssh"
   ssh_username           = var.build_user
   ssh_private_key_file   = var.private_key_file
-  ssh_timeout            = "5m"
+  ssh_timeout            = "10m"
   ssh_handshake_attempts = 200
   boot_wait              = "-1s"
   shutdown_command       = "sudo /bin/sh /run/gpu-image/finish"
