@@ -44,7 +44,7 @@ def build(
     cloud: str,
     image: str | None = None,
     arch: str = "amd64",
-    set: Sequence[str] = (),
+    set: Sequence[str] | None = None,
     lock: str | None = None,
     on_error: str = "cleanup",
     force: bool = False,
@@ -69,7 +69,7 @@ def build(
         cloud=cloud,
         image=image or site.image_for(cloud),
         arch=arch,
-        overrides=tuple(set),
+        overrides=tuple(set or ()),
         lock_file=Path(lock) if lock else None,
         accelerator=accel,
         keep=on_error == "keep",
@@ -136,7 +136,7 @@ def render(
     out: str,
     image: str | None = None,
     arch: str = "amd64",
-    set: Sequence[str] = (),
+    set: Sequence[str] | None = None,
     lock: str | None = None,
     validate: bool = False,
     packer_version: str | None = None,
@@ -147,7 +147,7 @@ def render(
 
     site = settings.load(c.config)
     chosen = clouds.load(cloud)
-    loaded = spec.load(image or site.image_for(cloud), overrides=tuple(set))
+    loaded = spec.load(image or site.image_for(cloud), overrides=tuple(set or ()))
     options = pipeline.Options(
         cloud=cloud, image=loaded.spec.family, arch=arch, lock_file=Path(lock) if lock else None
     )
@@ -167,7 +167,7 @@ def render(
     iterable=["set"],
 )
 def lock_(
-    c: Context, cloud: str, image: str | None = None, arch: str = "amd64", set: Sequence[str] = ()
+    c: Context, cloud: str, image: str | None = None, arch: str = "amd64", set: Sequence[str] | None = None
 ) -> None:
     """Resolve the exact versions behind a spec by asking the archives, and write the lock.
 
@@ -178,7 +178,7 @@ def lock_(
 
     site = settings.load(c.config)
     chosen = clouds.load(cloud)
-    loaded = spec.load(image or site.image_for(cloud), overrides=tuple(set))
+    loaded = spec.load(image or site.image_for(cloud), overrides=tuple(set or ()))
     options = pipeline.Options(cloud=cloud, image=loaded.spec.family, arch=arch)
     resolved = pipeline.lock_for(chosen, loaded, options, note=progress.say, again=True)
     for package in resolved.kernel.packages:

@@ -29,7 +29,7 @@ MACHINE_SCRIPTS = [
         pytest.param(["ruff", "format", "--check", "."], id="ruff-format"),
         pytest.param(["mypy"], id="mypy"),
         pytest.param(["mypy", "--scripts-are-modules", *MACHINE_SCRIPTS], id="mypy-scripts"),
-        pytest.param(["ansible-lint", "--offline", "--quiet", "--nocolor", "roles"], id="ansible-lint"),
+        pytest.param(["ansible-lint", "--offline", "-q", "--nocolor", "roles"], id="ansible-lint"),
         pytest.param(["yamllint", "--strict", "."], id="yamllint"),
         pytest.param(["shellcheck", *SCRIPTS], id="shellcheck"),
         pytest.param(
