@@ -124,8 +124,7 @@ def report(cloud: Cloud, *, accel: str | None = None) -> list[tuple[bool, str, s
         except UserError as error:
             rows.append((False, "Packer", error.message))
     if not gone:
-        chosen, why = cloud.choose_accelerator(accel)
-        rows.append((True, "accelerator", f"{chosen}: {why}"))
+        rows.append((True, "accelerator", cloud.choose_accelerator(accel)[1]))
     rows += [(False, "credentials", line) for line in cloud.missing_credentials()]
     try:
         require_space(Path.cwd())

@@ -145,7 +145,7 @@ def gather(options: Options, settings: Settings, stages: progress.Stages) -> Inp
         site=settings.site,
     )
     accelerator, why = cloud.choose_accelerator(options.accelerator)
-    progress.say(f"  accelerator: {accelerator} ({why})")
+    progress.say(f"  accelerator {why}")
     return Inputs(cloud, loaded, the_lock, rendered, files, version, accelerator, digest)
 
 
