@@ -23,7 +23,7 @@ from images.spec import Loaded, PackageName
 from images.sshkey import KeyPair
 from images.yaml_source import Strict
 
-#: Debian suites that the base disk's bootstrap knows; what it would take for others is in docs/clouds.md.
+#: Distributions that the base disk's bootstrap knows.
 BOOTSTRAPPABLE = ("debian",)
 
 SSH_SECONDS = 600.0  # from power-on; a busy host without KVM has taken 235
