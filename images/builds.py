@@ -227,7 +227,14 @@ def clean_up(item: Past, *, keep: Collection[str] = ()) -> list[str]:
 
 def disks(folder: Path, *, keep: Collection[str] = ()) -> list[Path]:
     """The disks in a build's folder, Packer's output and extracted files; those in ``keep`` are left out."""
-    candidates = [folder / "packer", folder / "disk", *folder.glob("*.qcow2"), *folder.glob(".*.qcow2")]
+    candidates = [
+        folder / "packer",
+        folder / "disk",
+        *folder.glob("*.qcow2"),
+        *folder.glob(".*.qcow2"),
+        *folder.glob("*.raw"),
+        *folder.glob(".*.raw"),
+    ]
     return [path for path in candidates if path.exists() and str(path) not in keep]
 
 

@@ -35,6 +35,7 @@ PROGRAMS = {
     "xorriso": "xorriso",
     "mke2fs": "e2fsprogs",
     "debugfs": "e2fsprogs",
+    "e2image": "e2fsprogs",
     "mcopy": "mtools",
     "sfdisk": "fdisk",
     "setpriv": "util-linux",
@@ -174,7 +175,14 @@ class LocalCloud:
         partial = work / f".{name}.partial.qcow2"
         note("flattening and compressing the disk")
         options = ["-c", "-W", "-o", "compression_type=zstd"]
-        run.run(["qemu-img", "convert", "-O", "qcow2", *options, source, partial])
+        raw, used = work / ".capture.raw", work / ".used.raw"
+        try:
+            run.run(["qemu-img", "convert", "-O", "raw", source, raw])
+            disk.copy_used(raw, used)
+            run.run(["qemu-img", "convert", "-f", "raw", "-O", "qcow2", *options, used, partial])
+        finally:
+            raw.unlink(missing_ok=True)
+            used.unlink(missing_ok=True)
         note("hashing the image")
         digest = base.sha256_of(partial)
         partial.chmod(0o444)

@@ -108,14 +108,38 @@ def inspect(
     return Inspection(root=root, found=found)
 
 
+def copy_used(source: Path, target: Path) -> None:
+    """Copies a raw disk to ``target`` without the blocks that its root file system does not use.
+
+    Those still hold what was deleted: a trim in the machine frees only whole clusters of the overlay.
+    ``e2image -ra`` copies the blocks in use (e2image(8)); what is around the partition is copied whole.
+    """
+    partition = root_partition(source)
+    offset, size = str(partition.start), source.stat().st_size
+    run.run(["e2image", "-ra", "-o", offset, "-O", offset, source, target])
+    # Afterwards: it cuts the target off behind the file system.
+    with source.open("rb") as old, target.open("r+b") as new:
+        new.truncate(size)
+        for first, last in ((0, partition.start), (partition.start + partition.size, size)):
+            for position in range(first, last, CHUNK):
+                data = os.pread(old.fileno(), min(CHUNK, last - position), position)
+                if data.strip(b"\0"):
+                    os.pwrite(new.fileno(), data, position)
+
+
 def root_of(raw: Path) -> Filesystem:
     """The root file system of a raw disk, by its partition's type."""
+    return Filesystem(raw, root_partition(raw).start)
+
+
+def root_partition(raw: Path) -> Partition:
+    """The root partition of a raw disk, by its type. Raises ``UserError`` when there is not just one."""
     with raw.open("rb") as file:
         table = read_gpt(file.read(64 * SECTOR))
     roots = [partition for partition in table if partition.kind == TYPE_ROOT]
     if len(roots) != 1:
         raise UserError(f"{raw} has {len(roots)} root partitions", code=ExitCode.FAILED)
-    return Filesystem(raw, roots[0].start)
+    return roots[0]
 
 
 def read_gpt(head: bytes) -> tuple[Partition, ...]:

@@ -138,7 +138,7 @@ source "qemu" "image" {
   ssh_handshake_attempts = 200
   boot_wait              = "-1s"
   shutdown_command       = "sudo /bin/sh /run/gpu-image/finish"
-  shutdown_timeout       = "15m"
+  shutdown_timeout       = "5m"
 }
 
 build {

@@ -136,3 +136,28 @@ def test_a_file_of_nothing_but_a_hole_has_no_data(tmp_path: Path) -> None:
 def test_needles_that_holes_could_hide_are_refused(tmp_path: Path, needle: bytes) -> None:
     with pytest.raises(ValueError, match="needle"):
         disk.find_bytes(tmp_path / "raw", [needle])
+
+
+def test_a_copy_of_what_is_used_has_the_files_and_not_the_deleted_ones(made: Made, tmp_path: Path) -> None:
+    """The deleted file's block is still on the disk; its copy has only what the file system uses."""
+    source = tmp_path / "source.raw"
+    shutil.copyfile(made.raw, source)
+    root = disk.root_of(source)
+    subprocess.run(
+        ["debugfs", "-w", "-R", "rm /var/log/canary.log", f"{source}?offset={root.offset}"],
+        check=True,
+        capture_output=True,
+    )
+    assert disk.find_bytes(source, [CANARY])
+    copy = tmp_path / "copy.raw"
+    disk.copy_used(source, copy)
+    assert disk.find_bytes(copy, [CANARY]) == []
+    assert copy.stat().st_size == source.stat().st_size
+    assert disk.root_of(copy).debugfs(["cat /etc/shadow"]).endswith("root:*:1::::::\n")
+    head = 66 << 20
+    with source.open("rb") as old, copy.open("rb") as new:
+        assert old.read(head) == new.read(head)
+    fsck = subprocess.run(
+        ["e2fsck", "-fn", f"{copy}?offset={root.offset}"], capture_output=True, text=True, check=False
+    )
+    assert fsck.returncode == 0, fsck.stdout
