@@ -395,7 +395,6 @@ class Job:
             evidence=self.evidence,
             temporary=self.build.temporary,
             accelerator=self.inputs.accelerator,
-            keep=self.options.keep,
         )
         document = json.loads((self.evidence / "expected.json").read_bytes())
         return capture_gate.run_gate(

@@ -219,14 +219,7 @@ def sweep(c: Context, cloud: str = "local", yes: bool = False) -> None:
     from images import sweep as sweep_
 
     found = sweep_.leftovers(settings.load(c.config))
-    for item in found:
-        print(f"{'removed' if yes else 'would remove'}  {item.kind:10} {item.name}  ({item.reason})")
-        if yes:
-            item.remove()
-    if not found:
-        print("nothing is left over")
-    elif not yes:
-        print("run it again with --yes to remove these")
+    _remove(found, yes=yes, nothing="nothing is left over")
 
 
 @task(help={"yes": "remove what is shown", "all": "also the newest ones and the caches"})
@@ -239,12 +232,17 @@ def clean(c: Context, yes: bool = False, all: bool = False) -> None:
     from images import sweep as sweep_
 
     found = sweep_.retention(settings.load(c.config), everything=all)
+    _remove(found, yes=yes, nothing="nothing to clean")
+
+
+def _remove(found: Sequence[Any], *, yes: bool, nothing: str) -> None:
+    """Shows what may go; with ``yes`` it goes."""
     for item in found:
         print(f"{'removed' if yes else 'would remove'}  {item.kind:10} {item.name}  ({item.reason})")
         if yes:
             item.remove()
     if not found:
-        print("nothing to clean")
+        print(nothing)
     elif not yes:
         print("run it again with --yes to remove these")
 

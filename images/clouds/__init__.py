@@ -10,7 +10,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -57,7 +57,6 @@ class LaunchRequest:
     evidence: Path
     temporary: Path
     accelerator: str
-    keep: bool = False
 
 
 class Machine(Protocol):
@@ -76,16 +75,6 @@ class Machine(Protocol):
 
     def run(self, command: str, *, timeout: float = 60) -> str:
         """Runs a shell command over SSH as the build's user and returns its stdout."""
-
-
-@dataclass(frozen=True)
-class Leftover:
-    """Something a dead build left: ``remove`` deletes it."""
-
-    kind: str
-    name: str
-    reason: str
-    remove: Callable[[], None] = field(repr=False)
 
 
 class Cloud(Protocol):
