@@ -154,7 +154,9 @@ class LocalCloud:
         seed = temporary / "seed"
         seed.mkdir()
         (seed / "user-data").write_text(machines.user_data(user, key.public))
-        (seed / "meta-data").write_text(f"instance-id: {hostname}\nlocal-hostname: {hostname}\n")
+        # Not named after the machine: cloud-init makes a link with the id in it, whose text stays in the inode
+        # after the link is deleted, where no copy of used blocks loses it.
+        (seed / "meta-data").write_text(f"instance-id: gpu-image-build\nlocal-hostname: {hostname}\n")
         return {
             "base_disk": base.artifact,
             "base_checksum": f"sha256:{base.sha256}",
