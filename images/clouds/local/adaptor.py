@@ -154,8 +154,8 @@ class LocalCloud:
         seed = temporary / "seed"
         seed.mkdir()
         (seed / "user-data").write_text(machines.user_data(user, key.public))
-        # Not named after the machine: cloud-init makes a link with the id in it, whose text stays in the inode
-        # after the link is deleted, where no copy of used blocks loses it.
+        # Not named after the machine: cloud-init makes a link with the id in it, and the text of a deleted
+        # link stays in its inode, which a copy of used blocks still has.
         (seed / "meta-data").write_text(f"instance-id: gpu-image-build\nlocal-hostname: {hostname}\n")
         return {
             "base_disk": base.artifact,
