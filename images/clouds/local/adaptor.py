@@ -135,8 +135,7 @@ class LocalCloud:
             "seed_files": [str(file)],
             "serial_log": str(file),
             "accelerator": "tcg",
-            "accelerator_options": "tcg",
-            "cpu_model": "max",
+            "accelerator_arguments": [],
         }
 
     def packer_variables(
@@ -164,8 +163,7 @@ class LocalCloud:
             "seed_files": [str(seed / "user-data"), str(seed / "meta-data")],
             "serial_log": str(work / "serial-build.log"),
             "accelerator": accelerator,
-            "accelerator_options": machines.ACCELERATOR_OPTIONS[accelerator],
-            "cpu_model": machines.CPU_MODELS[accelerator],
+            "accelerator_arguments": machines.ACCELERATOR_ARGUMENTS[accelerator],
         }
 
     def capture(self, artifacts: Sequence[str], *, work: Path, name: str, note: Note) -> Image:

@@ -33,18 +33,7 @@ TREES = (
     "/tmp",
     "/usr/lib/gpu-image",
     "/usr/local",
-    "/var/backups",
-    "/var/cache",
-    "/var/lib/apt",
-    "/var/lib/cloud",
-    "/var/lib/dbus",
-    "/var/lib/dhcp",
-    "/var/lib/dhcpcd",
-    "/var/lib/systemd",
-    "/var/log",
-    "/var/mail",
-    "/var/spool",
-    "/var/tmp",
+    "/var",
 )
 CHUNK = 8 << 20
 

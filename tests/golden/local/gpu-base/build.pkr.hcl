@@ -77,14 +77,10 @@ variable "accelerator" {
   default = "kvm"
 }
 
-variable "accelerator_options" {
-  type    = string
-  default = "kvm"
-}
-
-variable "cpu_model" {
-  type    = string
-  default = "host"
+variable "accelerator_arguments" {
+  type        = list(list(string))
+  default     = [["-accel", "kvm"], ["-cpu", "host"]]
+  description = "QEMU options of the accelerator, each with its value."
 }
 
 source "qemu" "image" {
@@ -120,16 +116,14 @@ source "qemu" "image" {
   vnc_bind_address = "127.0.0.1"
   host_port_min    = 20000
   host_port_max    = 29999
-  qemuargs = [
+  qemuargs = concat(var.accelerator_arguments, [
     # Replaces Packer's own -machine, which names the accelerator without its options.
     ["-machine", "pc"],
-    ["-accel", var.accelerator_options],
-    ["-cpu", var.cpu_model],
     ["-netdev", "user,id=user.0,hostfwd=tcp:127.0.0.1:{{ .SSHHostPort }}-:22"],
     ["-serial", "file:${var.serial_log}"],
     ["-device", "virtio-rng-pci"],
     ["-vga", "none"], # drawing the console costs an emulated machine seconds of every boot
-  ]
+  ])
 
   communicator           = "ssh"
   ssh_username           = var.build_user
