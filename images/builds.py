@@ -230,6 +230,7 @@ def disks(folder: Path, *, keep: Collection[str] = ()) -> list[Path]:
     candidates = [
         folder / "packer",
         folder / "disk",
+        folder / "disk-root",
         *folder.glob("*.qcow2"),
         *folder.glob(".*.qcow2"),
         *folder.glob("*.raw"),

@@ -38,7 +38,8 @@ class BundleFile:
 def collect(root: Path = CHECKOUT) -> tuple[BundleFile, ...]:
     """The bundle of the checkout at ``root``, sorted by path.
 
-    Raises ``UserError`` for anything that is neither a file nor a folder: a link could lead anywhere.
+    Raises ``UserError`` for anything that is neither a file nor a folder (a link could lead anywhere), and
+    for what is not text: the manifest carries the scripts as text.
     """
     return tuple(sorted(_files(root / "validation", root), key=lambda file: file.path))
 
@@ -97,5 +98,12 @@ def _file(source: Path, name: Path) -> BundleFile:
         case _:
             place, mode = name, "0644"
     content = source.read_bytes()
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        raise UserError(
+            f"{source} is not UTF-8 text, so the manifest cannot carry it",
+            hint="bake in scripts, not programs",
+        ) from None
     path = PurePosixPath(image.BUNDLE) / place.as_posix()
     return BundleFile(str(path), mode, hashlib.sha256(content).hexdigest(), content)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextvars
 import json
+import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -78,10 +79,12 @@ def run_gate(
     needles: Mapping[str, bytes],
     work: Path,
     note: Note,
+    keep: Path | None = None,
 ) -> Evidence:
     """Boots, gates, inspects. Raises ``GateFailed`` when a check failed, naming it.
 
-    The evidence files are in ``request.evidence`` either way.
+    The evidence files are in ``request.evidence`` either way. With ``keep`` a machine on which a check
+    failed runs on, and how to reach it is in ``keep``/ssh_config-NAME.
     """
     names = list(cloud.first_boots())
     with ThreadPoolExecutor(max_workers=len(names) + 1) as pool:
@@ -90,7 +93,7 @@ def run_gate(
             return pool.submit(contextvars.copy_context().run, work_)
 
         jobs = [
-            submit(partial(_first_boot, cloud, image, request, expected, name, index == 0, note))
+            submit(partial(_first_boot, cloud, image, request, expected, name, index == 0, keep, note))
             for index, name in enumerate(names)
         ]
         inspecting = submit(partial(cloud.inspect, image, work=work, needles=needles, note=note))
@@ -110,7 +113,10 @@ def run_gate(
     static = {
         **expected,
         "boots": [{key: boot[key] for key in boot if key != "packages"} for boot in evidence.boots],
-        "found_on_disk": dict(inspection.found),
+        "inspection": {
+            "found": None if inspection.found is None else dict(inspection.found),
+            "not_run": inspection.not_run,
+        },
     }
     file = request.evidence / "expected-capture.json"
     file.write_text(json.dumps(static, indent=2, sort_keys=True) + "\n")
@@ -141,6 +147,7 @@ def _first_boot(
     expected: Mapping[str, Any],
     name: str,
     reboots: bool,
+    keep: Path | None,
     note: Note,
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Boots one machine and gates it; with ``reboots`` a second time after a reboot."""
@@ -156,6 +163,9 @@ def _first_boot(
             seconds = machine.reboot()
             documents.append(_gate(machine, image, mine, expected, phase="reboot", name=f"{name}-reboot"))
             boots.append(observe(machine, f"{name}-reboot", seconds))
+        if keep and gate.bad_checks(documents[-1]):
+            machine.leave_running()
+            shutil.copyfile(machine.ssh_config, keep / f"ssh_config-{name}")
     return documents, boots
 
 

@@ -104,6 +104,7 @@ def require_space(*folders: Path, needed: int = NEEDED_BYTES) -> None:
             raise UserError(
                 f"{free / 1024**3:.1f} GiB free for {folder}; a build needs {needed / 1024**3:.1f} GiB",
                 hint="./inv clean removes old images and caches; ./inv sweep what dead builds left",
+                code=ExitCode.FAILED,
             )
 
 

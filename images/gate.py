@@ -26,12 +26,14 @@ from images.spec import Spec
 
 SUITE = CHECKOUT / "validation" / "gate"
 
-#: Units that must be masked in every image: they would change packages behind our back.
+#: Units that must be masked in every image: they would change packages behind our back, and hold apt's
+#: lock while we build.
 MASKED_UNITS = (
     "apt-daily.service",
     "apt-daily.timer",
     "apt-daily-upgrade.service",
     "apt-daily-upgrade.timer",
+    "unattended-upgrades.service",
 )
 
 
@@ -122,6 +124,18 @@ def read_results(path: Path, *, code: int, log: Path) -> dict[str, Any]:
     if not isinstance(document, dict) or not document.get("checks"):
         raise UserError("the gate ran no check", hint=f"see {log}", code=ExitCode.FAILED)
     return document
+
+
+def merge(evidence: Path, build_id: str) -> dict[str, Any]:
+    """Writes ``gate.json``: the results of all phases so far, in the order of the build; returns them."""
+
+    def order(path: Path) -> tuple[int, str]:
+        return {"gate-build.json": 0, "gate-capture.json": 2}.get(path.name, 1), path.stem
+
+    phases = [json.loads(path.read_bytes()) for path in sorted(evidence.glob("gate-*.json"), key=order)]
+    merged = {"schema": "gpu-image/gate/v1", "build_id": build_id, "phases": phases}
+    (evidence / "gate.json").write_text(json.dumps(merged, indent=2, sort_keys=True) + "\n")
+    return merged
 
 
 def bad_checks(document: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -53,7 +53,6 @@ class BaseImage(Strict):
 
     id: str | None = None
     name: str
-    kernel: LockedKernel | None = None
 
 
 class Lock(Strict):

@@ -152,50 +152,66 @@ def gather(options: Options, settings: Settings, stages: progress.Stages) -> Inp
 def build(options: Options, settings: Settings) -> Outcome:
     """Builds, gates and publishes one image. Raises ``UserError``; the failed stage comes first in it."""
     stages = progress.Stages()
+    for line in sweep.dead(settings):
+        progress.say(f"  cleaned up after a dead build: {line}")
     inputs = gather(options, settings, stages)
     if not options.force:
         published = releases.unchanged(settings, inputs)
         if published:
             return published
     doctor.require_space(settings.build_dir, settings.cache)
-    for line in sweep.dead(settings):
-        progress.say(f"  cleaned up after a dead build: {line}")
     with builds.new(settings.build_dir, inputs.loaded.spec.family, inputs.cloud.name) as folder:
         folder.record(arch=inputs.lock.arch, inputs_digest=inputs.digest)
         progress.say(f"build {folder.id}")
+        job = Job(options, settings, inputs, folder, stages)
         try:
-            return Job(options, settings, inputs, folder, stages).run()
+            return job.run()
         except (UserError, Interrupted, KeyboardInterrupt) as error:
-            raise _failed(error, options, settings, folder, stages) from None
+            raise _failed(error, job) from None
         except BaseException as error:
-            _failed(error, options, settings, folder, stages)
+            _failed(error, job)
             raise
 
 
-def _failed(
-    error: BaseException, options: Options, settings: Settings, folder: Build, stages: progress.Stages
-) -> BaseException:
+def _failed(error: BaseException, job: Job) -> BaseException:
     """Cleans up after a failed build and returns the error to show."""
-    stage = stages.current or "start"
+    options, settings, folder = job.options, job.settings, job.build
+    stage = job.stages.current or "start"
     interrupted = isinstance(error, Interrupted | KeyboardInterrupt)
-    running = builds.processes(folder.id)
-    kept = options.keep and not interrupted and bool(running)
+    kept = options.keep and not interrupted and bool(builds.processes(folder.id))
+    gate.merge(folder.folder, folder.id)
     if kept:
         expires = time.time() + settings.keep_hours * 3600
         folder.record(status="kept", stage=stage, reason=str(error), expires=expires)
     else:
         builds.end_processes(folder.id)
-        builds.discard_disks(folder.folder)
         folder.record(status="interrupted" if interrupted else "failed", stage=stage, reason=str(error))
+        _discard(job)
     if interrupted or not isinstance(error, UserError):
         return error
     hints = [error.hint] if error.hint else []
     hints.append(f"logs and evidence: {folder.folder}")
     if kept:
         hints.append(f"the machine runs for {settings.keep_hours} h: ./inv ssh {folder.id}")
-    elif stage in ("build", "gate"):
+    elif stage in ("build", "gate") and not options.keep:
         hints.append("--on-error=keep leaves the machine running, so that ./inv ssh can look")
     return UserError(f"{stage}: {error.message}", hint="\n       ".join(hints), code=error.code)
+
+
+def _discard(job: Job) -> None:
+    """Takes away disks and image of a failed build, but not an image that the manifest names by now."""
+    image, folder = job.image, job.build.folder
+    published: set[str] = set()
+    if image and job.stages.current in ("publish", None):
+        try:
+            published = releases.published_images(
+                job.settings, [builds.Past(folder, job.build.state, alive=True)]
+            )
+        except UserError:  # not to be known: then it stays
+            published = {image.id}
+    if image and image.id not in published:
+        job.inputs.cloud.delete(image.id, image.region)
+    builds.discard_disks(folder, keep=published)
 
 
 @dataclass
@@ -224,6 +240,7 @@ class Job:
         )
         # Planted where a build's secrets are; must not be found on the captured disk.
         self.canary = "canary-" + secrets.token_hex(16)
+        self.image: Image | None = None
 
     def run(self) -> Outcome:
         """All stages. Each starts only when the one before it succeeded."""
@@ -236,6 +253,7 @@ class Job:
             artifacts = self._packer(base, stage)
         with self._stage("capture", "capture") as stage:
             image = cloud.capture(artifacts, work=self.build.folder, name=self.image_name, note=stage.note)
+            self.image = image
             stage.outcome = f"{(image.size or 0) / 1024**2:.0f} MiB" if image.size else image.id
         with self._stage("gate", "gate on machines booted from the capture") as stage:
             evidence = self._capture_gate(image, stage)
@@ -244,6 +262,7 @@ class Job:
         with self._stage("publish", "publish to the manifest") as stage:
             outcome = releases.publish(self, base, image, evidence)
             stage.outcome = f"{outcome.channel}, serial {outcome.serial}"
+        builds.discard_disks(self.build.folder, keep={image.id})
         outcome.stages = {name: round(seconds, 1) for name, seconds in self.stages.seconds.items()}
         self.build.record(status="done", release=outcome.release, stages=outcome.stages)
         return outcome
@@ -281,7 +300,7 @@ class Job:
     def _write_ssh_config(self, said: packer.Log) -> None:
         """For `inv ssh`: how to reach the machine that stays."""
         gate.write_ssh_config(
-            self.build.temporary / "ssh_config",
+            self.build.temporary / "ssh_config-build",
             host=said.host,
             port=said.port,
             user=BUILD_USER,
@@ -312,7 +331,8 @@ class Job:
         runtime_vars.write_text(
             json.dumps(
                 {
-                    "base_build_user": BUILD_USER,
+                    "base_masked_units": list(gate.MASKED_UNITS),
+                    "generalise_build_user": BUILD_USER,
                     "boot_checks_bundle": str(bundle_folder),
                     "boot_checks_image": self._image_json(),
                     "site_packages": [*rendered["site_packages"], *site.packages],
@@ -393,8 +413,8 @@ class Job:
             private_key=self.key.private,
             public_key=self.key.public,
             evidence=self.evidence,
-            temporary=self.build.temporary,
             accelerator=self.inputs.accelerator,
+            outlive=self.options.keep,
         )
         document = json.loads((self.evidence / "expected.json").read_bytes())
         return capture_gate.run_gate(
@@ -405,6 +425,7 @@ class Job:
             needles=self._needles(),
             work=self.build.folder,
             note=stage.note,
+            keep=self.build.temporary if self.options.keep else None,
         )
 
     def _needles(self) -> dict[str, bytes]:

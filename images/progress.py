@@ -24,11 +24,6 @@ def say(text: str) -> None:
     console.print(escape(text))
 
 
-def warn(text: str) -> None:
-    """Prints one line that the user should not miss."""
-    console.print(f"[yellow]warning:[/] {escape(text)}")
-
-
 def error(text: str, hint: str | None = None) -> None:
     """Prints an error and what to do about it."""
     console.print(f"[bold red]error:[/] {escape(text)}")

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from images import bundle, lock, run
+from images import bundle, gate, lock, run
 from images.capture_gate import Evidence
 from images.clouds import Base, Image
-from images.errors import UserError
+from images.errors import ExitCode, UserError
 from images.manifest import codec
 from images.manifest.documents import DiskFile, Release
 from images.manifest.publish import publish as publish_document
@@ -60,7 +60,9 @@ def unchanged(settings: Settings, inputs: Inputs) -> Outcome | None:
             channel=CHANNEL,
         )
         release = read_release(store, pointer.target.release)
-    except UserError:
+    except UserError as error:
+        if error.code != ExitCode.NOTHING:  # a damaged manifest: better known before a build than after
+            raise
         return None
     there = all(
         inputs.cloud.image_state(found.id, region) == "available"
@@ -158,7 +160,7 @@ def _document(
                 for item in job.inputs.bundle
             ],
         },
-        "gates": _gates(job, evidence),
+        "gates": _gates(job),
         "build": {
             "id": job.build.id,
             "tools": _tools(job),
@@ -189,25 +191,18 @@ def _software(spec: Spec) -> dict[str, Any]:
     }
 
 
-def _gates(job: Job, evidence: Evidence) -> list[dict[str, Any]]:
+def _gates(job: Job) -> list[dict[str, Any]]:
     """Every check of every phase, as the suite wrote it."""
-    inside = json.loads((job.evidence / "gate-build.json").read_bytes())
     return [
         {**check, "phase": document["phase"], "image": document["image"], "machine": document["machine"]}
-        for document in (inside, *evidence.documents)
+        for document in gate.merge(job.evidence, job.build.id)["phases"]
         for check in document["checks"]
     ]
 
 
 def _evidence(job: Job, evidence: Evidence) -> tuple[dict[str, bytes], list[dict[str, Any]]]:
-    """The evidence as blobs by digest, and the links to them. Writes ``gate.json``, all phases in one."""
-    inside = json.loads((job.evidence / "gate-build.json").read_bytes())
-    merged = {
-        "schema": "gpu-image/gate/v1",
-        "build_id": job.build.id,
-        "phases": [inside, *evidence.documents],
-    }
-    (job.evidence / "gate.json").write_text(json.dumps(merged, indent=2, sort_keys=True) + "\n")
+    """The evidence as blobs by digest, and the links to them."""
+    gate.merge(job.evidence, job.build.id)
     boots = [{key: boot[key] for key in boot if key != "packages"} for boot in evidence.boots]
     (job.evidence / "boots.json").write_text(json.dumps(boots, indent=2, sort_keys=True) + "\n")
     (job.evidence / "packages.tsv").write_text(evidence.packages + "\n")
@@ -250,7 +245,10 @@ def _source() -> dict[str, Any]:
 
 
 def published_images(settings: Settings, past: Sequence[Any]) -> set[str]:
-    """Ids of the images that the manifest has a record of, among the builds in ``past``."""
+    """Ids of the images that the manifest has a record of, among the builds in ``past``.
+
+    Raises ``UserError`` when the manifest cannot be read: whether an image is published is not known then.
+    """
     from images.manifest.resolve import read_record
 
     store = open_store(settings.manifest)
@@ -266,7 +264,11 @@ def published_images(settings: Settings, past: Sequence[Any]) -> set[str]:
                 arch=state["arch"],
             )
             release = read_release(store, record.release)
-        except (UserError, KeyError):
+        except KeyError:  # a build that died before it had a version
+            continue
+        except UserError as error:
+            if error.code != ExitCode.NOTHING:
+                raise
             continue
         found |= {region.id for region in release.image.regions.values()}
     return found

@@ -47,6 +47,13 @@ class Settings(Strict):
     retention: Retention = Retention()
     site: Site = Site()
 
+    @field_validator("manifest", mode="before")
+    @classmethod
+    def _folder(cls, value: Any) -> Any:
+        if "://" in str(value):
+            raise ValueError("a manifest is a folder; object stores cannot be used yet")
+        return value
+
     @field_validator("manifest", "build_dir", "cache")
     @classmethod
     def _absolute(cls, value: Path) -> Path:
@@ -68,7 +75,9 @@ def load(config: Any, *, site_file: Path = CHECKOUT / "site.yaml") -> Settings:
     if site_file.exists():
         site = yaml_source.read(site_file)
         for path, value in _leaves(site.data, ()):
-            if "INVOKE_GPU_IMAGE_" + "_".join(path).upper() not in os.environ:
+            # Invoke reads a variable only where it knows the key.
+            merged = _has(data, path) and "INVOKE_GPU_IMAGE_" + "_".join(path).upper() in os.environ
+            if not merged:
                 _assign(data, path, value)
         source.places = site.places
     return yaml_source.validate(source, Settings)
@@ -87,6 +96,12 @@ def _leaves(data: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tuple[tu
             yield from _leaves(value, (*path, str(key)))
         else:
             yield (*path, str(key)), value
+
+
+def _has(data: Mapping[str, Any], path: tuple[str, ...]) -> bool:
+    for key in path[:-1]:
+        data = data.get(key, {})
+    return path[-1] in data
 
 
 def _assign(data: dict[str, Any], path: tuple[str, ...], value: Any) -> None:

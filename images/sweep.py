@@ -107,6 +107,8 @@ def retention(settings: Settings, *, everything: bool = False) -> list[Removable
             if not any(str(path) in named for path in item.folder.glob("*.qcow2")):
                 found.append(_folder(item.folder, "image", "older than the newest ones, in no channel"))
     for item in _oldest(failed, 0 if everything else keep.failed_builds):
+        if any(str(path) in named for path in item.folder.glob("*.qcow2")):
+            continue  # it failed after it was published
         found.append(_folder(item.folder, "build", f"build {item.status}"))
     bases = [path for path in (settings.cache / "base").glob("*") if path.is_dir() and path.name[0] != "."]
     bases.sort(key=lambda path: path.stat().st_mtime)
@@ -150,7 +152,7 @@ def enter(settings: Settings, identifier: str, command: str | None) -> None:
             hint="build with --on-error=keep to keep the machine of a failed build",
             code=ExitCode.NOTHING,
         )
-    configs = sorted(Path(item.state["temporary"]).rglob("ssh_config"))
+    configs = sorted(Path(item.state["temporary"]).glob("ssh_config-*"))
     if not configs or not builds.processes(identifier):
         raise UserError(f"the machine of {identifier} is gone", code=ExitCode.NOTHING)
     words = ["ssh", "-F", str(configs[-1]), "vm", *([command] if command else [])]

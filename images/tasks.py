@@ -209,8 +209,8 @@ def ssh(c: Context, build: str, command: str | None = None) -> None:
     sweep.enter(settings.load(c.config), build, command)
 
 
-@task(help={"cloud": CLOUD, "yes": "remove what is shown"})
-def sweep(c: Context, cloud: str = "local", yes: bool = False) -> None:
+@task(help={"yes": "remove what is shown"})
+def sweep(c: Context, yes: bool = False) -> None:
     """Show what dead builds left (processes, temporary folders, disks); remove it with --yes.
 
     Never touches a live build, a kept machine before its expiry, or what the manifest names.
@@ -224,7 +224,7 @@ def sweep(c: Context, cloud: str = "local", yes: bool = False) -> None:
 
 @task(help={"yes": "remove what is shown", "all": "also the newest ones and the caches"})
 def clean(c: Context, yes: bool = False, all: bool = False) -> None:
-    """Apply the retention of invoke.yaml to local images, failed builds and cached base disks.
+    """Apply the retention of the settings to local images, failed builds and cached base disks.
 
     Images that a channel of the manifest names stay. Without --yes only shows what would go.
     """

@@ -152,7 +152,6 @@ def shared_vm(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         private_key=key.private,
         public_key=key.public,
         evidence=folder,
-        temporary=folder,
         accelerator=cloud.choose_accelerator(None)[0],
     )
     image = Image(id=str(built.image), region="local", name=built.image.stem)

@@ -2,14 +2,16 @@
 
 Not a stand-in: every stage that runs is real. ``--from-disk`` takes the captured image as the base disk,
 so that the kernel role has little to do; ``--from-capture`` takes it as Packer's
-artifact, so that a late stage can be killed soon. Usage:
+artifact, so that a late stage can be killed soon. With ``--min-free BYTES`` a check of its gate fails.
+Usage:
 
-    python -m tests.late_stages BUILD-FOLDER --from-disk|--from-capture [--set key=value ...]
+    python -m tests.late_stages BUILD-FOLDER --from-disk|--from-capture [--set key=value ...] [--keep]
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,7 @@ from images.pipeline import Job, Options
 from images.progress import Stage
 
 
-def take_as_capture(source: Path) -> None:
+def take_as_capture(source: Path, min_free: int | None) -> None:
     """Replaces the Packer stage: its artifact is a copy of the captured image."""
 
     def packer(job: Job, base: Base, stage: Stage) -> list[str]:
@@ -34,6 +36,11 @@ def take_as_capture(source: Path) -> None:
         shutil.copyfile(next(source.glob("*.qcow2")), output / "disk.qcow2")
         for name in ("gate-build.json", "expected.json"):
             shutil.copyfile(source / name, job.build.folder / name)
+        if min_free is not None:
+            expected = json.loads((source / "expected.json").read_bytes())
+            (job.build.folder / "expected.json").write_text(
+                json.dumps({**expected, "min_free_bytes": min_free})
+            )
         return [str(output / "disk.qcow2")]
 
     Job._packer = packer  # type: ignore[method-assign]
@@ -57,14 +64,25 @@ def main() -> None:
     start.add_argument("--from-disk", action="store_true")
     start.add_argument("--from-capture", action="store_true")
     parser.add_argument("--set", action="append", default=[])
+    parser.add_argument("--min-free", type=int)
+    parser.add_argument("--keep", action="store_true")
     options = parser.parse_args()
-    (take_as_base if options.from_disk else take_as_capture)(options.source)
+    if options.from_disk:
+        take_as_base(options.source)
+    else:
+        take_as_capture(options.source, options.min_free)
     config = Config(project_location=str(settings.CHECKOUT))
     config.load_project()
     config.load_shell_env()
     with cli.guard(Context(config)):
         pipeline.build(
-            Options(cloud="local", image="gpu-debian", force=True, overrides=tuple(options.set)),
+            Options(
+                cloud="local",
+                image="gpu-debian",
+                force=True,
+                overrides=tuple(options.set),
+                keep=options.keep,
+            ),
             settings.load(config),
         )
 

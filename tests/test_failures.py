@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -173,8 +174,12 @@ def first_error(text: str) -> str:
 
 def late_build(site: Site, built: Built, *options: str) -> subprocess.CompletedProcess[str]:
     """A build on top of the shared build's image: the kernel is there already."""
+    return late_stages(site, built, "--from-disk", *options)
+
+
+def late_stages(site: Site, built: Built, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "tests.late_stages", str(built.folder), "--from-disk", *options],
+        [sys.executable, "-m", "tests.late_stages", str(built.folder), *options],
         cwd=CHECKOUT,
         env=site.environment,
         capture_output=True,
@@ -198,11 +203,23 @@ def check_is_named(result: subprocess.CompletedProcess[str], site: Site) -> None
     assert {"gate-build.json", "packer.log", "serial-build.log"} <= {path.name for path in folder.iterdir()}
 
 
-def role_is_named(result: subprocess.CompletedProcess[str], site: Site) -> None:
+def role_is_named(result: subprocess.CompletedProcess[str]) -> None:
     assert result.returncode == 1, result.stderr
     first = first_error(result.stderr)
     assert "build: the Ansible task failed: site :" in first and "no-such-package-anywhere" in first, first
+
+
+def kept_machine_answers_until_its_time_is_over(site: Site) -> None:
+    state = site.states()[0]
+    assert state["status"] == "kept"
+    assert "nothing is left over" in site.inv("sweep", "--yes").stdout
+    answer = site.inv("ssh", state["build_id"], "--command", "cat /usr/lib/gpu-image/image.json")
+    assert answer.returncode == 0 and '"gpu-debian"' in answer.stdout, answer.stderr
+    path = site.builds / state["build_id"] / "state.json"
+    path.write_text(json.dumps({**state, "expires": 1}))
+    assert "removed  process" in site.inv("sweep", "--yes").stdout
     nothing_is_left(site)
+    assert site.inv("ssh", state["build_id"]).returncode == 3
 
 
 @pytest.mark.vm
@@ -211,8 +228,24 @@ def test_failing_check_stops_the_build_and_is_named_first(site: Site, built: Bui
 
 
 @pytest.mark.vm
-def test_failing_role_is_named_with_its_task(site: Site, built: Built) -> None:
-    role_is_named(late_build(site, built, ROLE), site)
+def test_failing_role_is_named_with_its_task_and_its_machine_can_be_kept(site: Site, built: Built) -> None:
+    result = late_build(site, built, ROLE, "--keep")
+    role_is_named(result)
+    assert "./inv ssh" in result.stderr
+    kept_machine_answers_until_its_time_is_over(site)
+
+
+@pytest.mark.vm
+def test_check_that_fails_on_the_capture_is_named_and_its_machine_can_be_kept(
+    site: Site, built: Built
+) -> None:
+    words = ["--from-capture", f"--min-free={1 << 60}", "--keep"]
+    result = late_stages(site, built, *words)
+    assert result.returncode == 1, result.stderr
+    first = first_error(result.stderr)
+    assert first.startswith("error: gate: the gate on the capture (first_boot, first-bios"), first
+    assert "system.free_space (fail)" in result.stderr and "./inv ssh" in result.stderr
+    kept_machine_answers_until_its_time_is_over(site)
 
 
 @pytest.mark.full
@@ -222,4 +255,5 @@ def test_failing_check_from_the_base_disk(site: Site) -> None:
 
 @pytest.mark.full
 def test_failing_role_from_the_base_disk(site: Site) -> None:
-    role_is_named(site.inv("build", "--cloud=local", ROLE), site)
+    role_is_named(site.inv("build", "--cloud=local", ROLE))
+    nothing_is_left(site)

@@ -11,10 +11,14 @@ import pytest
 from images.settings import CHECKOUT
 
 TOOLS = Path(sys.executable).parent
+FOLDERS = ("benchmarks", "docs", "images", "roles", "tests", "validation")
 SCRIPTS = sorted(
     path.relative_to(CHECKOUT).as_posix()
-    for path in (CHECKOUT / "inv", CHECKOUT / ".ci/run", *CHECKOUT.glob("[!.]*/**/*.sh"))
-    if ".venv" not in path.parts
+    for path in (
+        CHECKOUT / "inv",
+        CHECKOUT / ".ci/run",
+        *(path for folder in FOLDERS for path in (CHECKOUT / folder).rglob("*.sh")),
+    )
 )
 MACHINE_SCRIPTS = [
     "validation/boot_checks/bin/gpu-boot-check",

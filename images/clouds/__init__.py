@@ -1,7 +1,8 @@
-"""Clouds: one folder each, behind one protocol. Adding a cloud is adding a folder.
+"""Clouds: one folder each, behind one protocol.
 
-A cloud's folder is a package with a module-level ``cloud`` that satisfies ``Cloud``. Nothing outside the
-folder asks which cloud it is; the cloud's SDK is imported only inside it.
+A cloud's folder is a package with a module-level ``cloud`` that satisfies ``Cloud``, and the templates
+``build.pkr.hcl.j2`` and ``plugins.pkr.hcl.j2`` (the latter is rendered for Packer 1.7 and newer). Nothing
+outside the folder asks which cloud it is; the cloud's SDK is imported only inside it.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ class Image:
 
 @dataclass(frozen=True)
 class LaunchRequest:
-    """A machine to boot from an image: ``public_key`` may log in as ``user``; both belong to the build."""
+    """A machine to boot from an image: ``public_key`` may log in as ``user``; both belong to the build.
+
+    With ``outlive`` the machine may be left running, so it must not end when we do."""
 
     name: str
     build_id: str
@@ -55,12 +58,17 @@ class LaunchRequest:
     private_key: Path
     public_key: str
     evidence: Path
-    temporary: Path
     accelerator: str
+    outlive: bool = False
 
 
 class Machine(Protocol):
-    """A machine booted from a captured image, reachable by SSH with a known host key."""
+    """A machine booted from a captured image, reachable by SSH with a known host key.
+
+    ``ssh_config`` is an OpenSSH configuration with the host ``vm``; ``disk_bytes`` is its disk's size, more
+    than the image's own, so that the gate can see the file system grow. Its console goes to
+    ``serial-NAME.log`` in the request's ``evidence``.
+    """
 
     seconds_to_ssh: float
     disk_bytes: int
@@ -76,6 +84,9 @@ class Machine(Protocol):
     def run(self, command: str, *, timeout: float = 60) -> str:
         """Runs a shell command over SSH as the build's user and returns its stdout."""
 
+    def leave_running(self) -> None:
+        """Does not end the machine with its context: somebody wants to look at it (``--on-error=keep``)."""
+
 
 class Cloud(Protocol):
     """What the pipeline asks of a cloud."""
@@ -83,7 +94,7 @@ class Cloud(Protocol):
     name: str
     #: The pydantic model of the spec's section for this cloud.
     section: type[Any]
-    #: The folder with ``build.pkr.hcl.j2``.
+    #: The folder with the two templates.
     folder: Path
 
     @property
@@ -134,7 +145,8 @@ class Cloud(Protocol):
         """Boots a machine from the image; it is gone when the context ends."""
 
     def first_boots(self) -> Sequence[str]:
-        """Names of the separate first boots that the gate on the capture makes."""
+        """Names of the separate first boots that the gate on the capture makes: two or more, because what
+        two machines must not share is compared. None ends in ``-reboot``: the first is also rebooted."""
 
     def image_state(self, image_id: str, region: str) -> str:
         """``available``, ``missing`` or ``damaged``, as the consumer sees it."""
@@ -148,12 +160,13 @@ class Cloud(Protocol):
 
 @dataclass(frozen=True)
 class Inspection:
-    """What was found on the captured disk from outside. ``root`` has the extracted files, or is None
-    with the reason in ``not_run``; ``found`` are the needles that are on the disk, with byte offsets."""
+    """What was found on the captured disk from outside. ``root`` has the extracted files; ``found`` are the
+    needles that are on the disk, with byte offsets. Where a cloud cannot look, that one is None, the checks
+    that need it are not_run, and ``not_run`` is their reason."""
 
     root: Path | None
-    found: Mapping[str, int]
-    not_run: str | None = None
+    found: Mapping[str, int] | None
+    not_run: str = ""
 
 
 def names() -> list[str]:

@@ -133,3 +133,10 @@ def test_this_checkouts_bundle_has_the_runner_and_its_check() -> None:
     assert modes["/usr/lib/gpu-image/boot-checks.d/10-services"] == "0755"
     assert modes["/usr/lib/gpu-image/validation/boot_checks/runner.py"] == "0644"
     assert not [path for path in modes if "/gate/" in path or "__pycache__" in path]
+
+
+def test_a_program_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    root = checkout(tmp_path)
+    (root / "validation/boot_checks/boot-checks.d/90-binary").write_bytes(b"\x7fELF\xff\xfe")
+    with pytest.raises(UserError, match="90-binary is not UTF-8 text"):
+        bundle.collect(root)

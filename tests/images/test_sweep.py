@@ -111,3 +111,25 @@ def test_ssh_into_a_build_that_left_no_machine(site: Settings) -> None:
     with pytest.raises(UserError, match="it left no machine") as caught:
         sweep.enter(site, image.parent.name, None)
     assert caught.value.code == 3
+
+
+def test_an_image_in_a_channel_stays_even_if_its_build_failed_afterwards(site: Settings) -> None:
+    image = add(site, "done")
+    name_in_channel(site, image)
+    with builds.new(site.build_dir, "gpu-debian", "local") as build:
+        build.record(status="failed", arch="amd64")
+    state = image.parent / "state.json"
+    state.write_text(state.read_text().replace('"done"', '"failed"'))
+    names = [item.name for item in sweep.retention(site, everything=True)]
+    assert str(image.parent) not in names and str(build.folder) in names
+
+
+def test_a_damaged_manifest_is_an_error_before_anything_is_removed(site: Settings) -> None:
+    image = add(site, "done")
+    record = keys.record("gpu-debian", image.stem.removeprefix("gpu-debian-"), "local", "amd64")
+    path = site.manifest / record
+    path.parent.mkdir(parents=True)
+    path.write_text("{")
+    with pytest.raises(UserError, match="not valid JSON"):
+        sweep.dead(site)
+    assert image.exists()

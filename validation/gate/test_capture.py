@@ -98,7 +98,10 @@ def test_times(boots: Sequence[Boot]) -> None:
 @check("capture.nothing_found", level=Level.STATIC)
 def test_nothing_found(expected: Mapping[str, Any]) -> None:
     """Secrets and names of the build are nowhere on the disk, free blocks included."""
-    found = expected["found_on_disk"]
+    inspection = expected["inspection"]
+    found = inspection["found"]
+    if found is None:
+        raise NotRun(inspection["not_run"])
     assert not found, "on the disk: " + ", ".join(
         f"{what} at byte {offset}" for what, offset in found.items()
     )
@@ -112,7 +115,7 @@ def test_hygiene(find: hygiene.Finder, expected: Mapping[str, Any], pytestconfig
     """The captured disk holds nothing that must not be in an image; see ``hygiene``."""
     root: Path | None = pytestconfig.option.disk_root
     if root is None:
-        raise NotRun("the disk cannot be looked at from outside here (no --disk-root)")
+        raise NotRun(expected["inspection"]["not_run"] or "no files of the disk (no --disk-root)")
     build = expected["build"]
     try:
         found = find(

@@ -220,6 +220,7 @@ class LocalCloud:
             disk_bytes=machines.virtual_size(Path(image.id)) + GATE_DISK_EXTRA,
             firmware="uefi" if request.name.endswith("uefi") else "bios",
             accelerator=request.accelerator,
+            outlive=request.outlive,
         )
         with machines.Machine(config) as machine:
             machine.wait_for_ssh(SSH_SECONDS)
@@ -234,10 +235,9 @@ class LocalCloud:
         Path(image_id).unlink(missing_ok=True)
 
     def how_to_boot(self, image: Image) -> str:
-        """The QEMU command; the seed with your own key is what `inv ssh --help` and the README describe."""
-        return (
-            f"qemu-system-x86_64 -m 2048 -nographic -snapshot -drive file={shlex.quote(image.id)},if=virtio"
-        )
+        """The QEMU command that boots it to its console; to log in, see README, "Boot it yourself"."""
+        disk_option = shlex.quote(f"file={image.id},if=virtio")
+        return f"qemu-system-x86_64 -cpu max -m 2048 -nographic -snapshot -drive {disk_option} -nic none"
 
 
 def _lock(loaded: Loaded, arch: str, section: Section, resolved: bootstrap.Resolved) -> Lock:

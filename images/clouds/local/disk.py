@@ -7,14 +7,12 @@ allocated byte is searched, those of deleted files included.
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
-import stat
 import struct
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from images import run
@@ -49,17 +47,6 @@ class Partition:
     size: int
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A file as the file system has it: ``mode`` with the type bits of stat(2), owners by number."""
-
-    path: str
-    mode: int
-    uid: int
-    gid: int
-    size: int
-
-
 def inspect(
     image: Path,
     *,
@@ -70,9 +57,8 @@ def inspect(
 ) -> Inspection:
     """Extracts ``trees`` to ``work/disk-root`` and searches the whole disk for ``needles`` (name -> bytes).
 
-    ``work/disk-root.json`` lists path, mode, uid, gid and size of every extracted entry as the image has
-    them: the extracted files' own owners are right only when we are root. ``found`` has the first offset of
-    each needle that is there. Raises ``UserError`` when the root file system is missing or not clean.
+    The extracted files' owners are the image's only when we are root. ``found`` has the first offset of each
+    needle that is there. Raises ``UserError`` when the root file system is missing or not clean.
     """
     raw = work / "disk.raw"
     note("reading the captured disk")
@@ -84,8 +70,6 @@ def inspect(
         root.mkdir(mode=0o700)
         note("extracting files")
         filesystem.extract(trees, root)
-        entries = [asdict(entry) for entry in filesystem.entries(trees)]
-        (work / "disk-root.json").write_text(json.dumps(entries, indent=0))
         note("searching every block")
         hits = find_bytes(raw, list(needles.values()))
     finally:
@@ -203,29 +187,6 @@ class Filesystem:
             parent.mkdir(parents=True, exist_ok=True)
             commands.append(f"rdump {quoted(tree)} {quoted(str(parent))}")
         self.debugfs(commands)
-
-    def entries(self, trees: Sequence[str]) -> Iterator[Entry]:
-        """Every entry below ``trees``, the trees themselves left out."""
-        level = list(trees)
-        while level:
-            output = self.debugfs([f"ls -p {quoted(folder)}" for folder in level])
-            level = []
-            for entry in read_listing(output):
-                yield entry
-                if stat.S_ISDIR(entry.mode):
-                    level.append(entry.path)
-
-
-def read_listing(output: str) -> Iterator[Entry]:
-    """What ``ls -p`` printed for some folders: ``/inode/mode (octal)/uid/gid/name/size/`` a line."""
-    folder = ""
-    for line in output.splitlines():
-        if command := re.match(r'debugfs: ls -p "(.*)"$', line):
-            folder = command[1].replace('""', '"')
-        elif entry := re.match(r"/(\d+)/([0-7]+)/(\d+)/(\d+)/(.*)/(\d*)/$", line):
-            inode, mode, uid, gid, name, size = entry.groups()
-            if inode != "0" and name not in (".", ".."):
-                yield Entry(f"{folder}/{name}", int(mode, 8), int(uid), int(gid), int(size or 0))
 
 
 def quoted(path: str) -> str:

@@ -1,7 +1,8 @@
 """Boots a disk image in plain QEMU, on a throw-away overlay, and talks to it by SSH.
 
 The image is only read. SSH is strict about the host key: it is the one that cloud-init prints on the serial
-console. When the context ends, by whatever way, nothing of the machine is left but its serial log.
+console. When the context ends, by whatever way, nothing of the machine is left but its serial log, unless
+``leave_running`` was called.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ class Config:
     """A machine to boot. ``disk_bytes`` is the overlay's size: at least the image's virtual size.
 
     ``work`` is an existing folder on a disk with room; ``serial_log`` stays after the machine is gone.
-    ``restrict`` cuts the machine off from every network but the forwarded SSH port.
+    ``restrict`` cuts the machine off from every network but the forwarded SSH port. Without ``outlive`` it
+    ends with us, even when we are killed.
     """
 
     image: Path
@@ -70,6 +72,7 @@ class Config:
     cpus: int = 2
     memory_mib: int = 2048
     restrict: bool = True
+    outlive: bool = False
     cloud_config: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -91,6 +94,7 @@ class Machine:
         self._process: subprocess.Popen[bytes] | None = None
         self._short: Path | None = None  # a path of a socket has at most 107 bytes
         self._started = 0.0
+        self._left = False
 
     @property
     def description(self) -> str:
@@ -118,7 +122,12 @@ class Machine:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.kill()
+        if not self._left:
+            self.kill()
+
+    def leave_running(self) -> None:
+        """The end of the context does not end the machine (``Config.outlive`` lets it run on after us)."""
+        self._left = True
 
     def _prepare(self) -> None:
         """Overlay, seed and firmware variables in a folder of the machine's own."""
@@ -163,21 +172,13 @@ class Machine:
         return True
 
     def command(self) -> list[str]:
-        """The QEMU command. It ends with us, even when we are killed (``setpriv --pdeathsig``)."""
+        """The QEMU command."""
         config = self.config
         forward = f"user,id=net0,hostfwd=tcp:127.0.0.1:{self.port}-:22"
         if config.restrict:
             forward += ",restrict=on"
-        args = [
-            "setpriv",
-            "--pdeathsig",
-            "KILL",
-            "--",
-            "qemu-system-x86_64",
-            "-nodefaults",
-            "-display",
-            "none",
-        ]
+        args = [] if config.outlive else ["setpriv", "--pdeathsig", "KILL", "--"]
+        args += ["qemu-system-x86_64", "-nodefaults", "-display", "none"]
         args += ["-name", f"gpu-image-{config.name}"]
         # Not q35: cloud kernels have no AHCI driver and would not see the seed.
         args += ["-machine", "pc"]

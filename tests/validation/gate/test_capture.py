@@ -34,7 +34,7 @@ EXPECTED: dict[str, Any] = {
     "disk_bytes": 4 * GIB,
     "build": {"user": "packer", "hostname": "build-3fa9-canary", "forbidden_strings": ["canary-0123"]},
     "boots": [boot("first-a", "a", "1"), boot("first-b", "b", "2"), boot("first-a-reboot", "a", "3")],
-    "found_on_disk": {},
+    "inspection": {"found": {}, "not_run": ""},
 }
 
 #: What is changed in the boots (index, key, value), or in expected.json itself, and what is said about it.
@@ -55,7 +55,9 @@ NEGATIVE: dict[str, list[tuple[int | None, str, Any, str]]] = {
     "capture.cloud_init": [(2, "cloud_init", "error", "first-a-reboot: error")],
     "capture.disk_grew": [(0, "root_bytes", 4 * GIB, "first-a: the root file system has 4096 MiB")],
     "capture.times": [(1, "seconds_to_ready", None, "first-b: seconds_to_ready is None")],
-    "capture.nothing_found": [(None, "found_on_disk", {"the planted secret": 4096}, "secret at byte 4096")],
+    "capture.nothing_found": [
+        (None, "inspection", {"found": {"the planted secret": 4096}, "not_run": ""}, "secret at byte 4096")
+    ],
 }
 
 
@@ -119,6 +121,14 @@ def test_without_the_disk_hygiene_is_not_run(tmp_path: Path) -> None:
     hygiene = [check for id, check in run.checks.items() if id.startswith("hygiene.")]
     assert {check["result"] for check in hygiene} == {"not_run"}
     assert all("--disk-root" in check["reason"] for check in hygiene)
+
+
+def test_a_disk_that_nobody_searched_is_not_called_clean(tmp_path: Path) -> None:
+    unseen = {"inspection": {"found": None, "not_run": "this cloud hands out no disks"}}
+    run = gate.run(tmp_path, {**EXPECTED, **unseen}, "--phase=capture")
+    for id, check in run.checks.items():
+        if id == "capture.nothing_found" or id.startswith("hygiene."):
+            assert (check["result"], check["reason"]) == ("not_run", "this cloud hands out no disks"), id
 
 
 def test_an_empty_folder_is_not_a_clean_disk(tmp_path: Path) -> None:

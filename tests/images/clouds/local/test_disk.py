@@ -35,7 +35,7 @@ def test_a_disk_without_a_root_partition_is_an_error(tmp_path: Path) -> None:
         disk.root_of(raw)
 
 
-def test_extracts_trees_and_lists_owners_and_modes(made: Made, tmp_path: Path) -> None:
+def test_extracts_trees_with_their_modes(made: Made, tmp_path: Path) -> None:
     filesystem = disk.root_of(made.raw)
     filesystem.check_clean()
     filesystem.extract(["/etc", "/var/log", "/not/there"], tmp_path)
@@ -45,19 +45,6 @@ def test_extracts_trees_and_lists_owners_and_modes(made: Made, tmp_path: Path) -
     assert CANARY in (tmp_path / "var/log/canary.log").read_bytes()
     assert not (tmp_path / "var/lib/dpkg").exists()
     assert (tmp_path / "etc/shadow").stat().st_mode & 0o7777 == 0o640
-
-    entries = {entry.path: entry for entry in filesystem.entries(["/etc", "/usr/bin", "/not/there"])}
-    assert set(entries) == {
-        "/etc/shadow",
-        "/etc/ssh",
-        "/etc/with space",
-        "/etc/with space/file",
-        "/usr/bin/sudo",
-    }
-    assert entries["/etc/shadow"] == disk.Entry("/etc/shadow", 0o100640, 0, 42, 15)
-    assert entries["/etc/with space/file"] == disk.Entry("/etc/with space/file", 0o100600, 1000, 1001, 7)
-    assert entries["/usr/bin/sudo"].mode == 0o104755
-    assert entries["/etc/ssh"].mode == 0o40755
 
 
 def test_reading_changes_nothing_on_the_disk(made: Made, tmp_path: Path) -> None:
@@ -90,11 +77,10 @@ def test_inspect_finds_a_canary_and_keeps_no_raw_disk(made: Made, tmp_path: Path
     image = tmp_path / "image.qcow2"
     subprocess.run(["qemu-img", "convert", "-c", "-O", "qcow2", made.raw, image], check=True)
     found = disk.inspect(image, work=tmp_path, needles={"canary": CANARY, "absent": b"not-on-the-disk"})
-    assert set(found.found) == {"canary"}
+    assert found.found is not None and set(found.found) == {"canary"}
     assert made.raw.read_bytes()[found.found["canary"] :].startswith(CANARY)
     assert found.root == tmp_path / "disk-root"
     assert (tmp_path / "disk-root/etc/shadow").exists()
-    assert '"path": "/etc/shadow"' in (tmp_path / "disk-root.json").read_text()
     assert not (tmp_path / "disk.raw").exists()
 
 
