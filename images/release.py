@@ -10,13 +10,16 @@ import getpass
 import json
 import socket
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from images import bundle, gate, lock, run
 from images.capture_gate import Evidence
-from images.clouds import Base, Image
+from images.clouds import Image
 from images.errors import ExitCode, UserError
+from images.inputs import Inputs
+from images.job import Job, Made
 from images.manifest import codec
 from images.manifest.documents import DiskFile, Release
 from images.manifest.publish import publish as publish_document
@@ -25,17 +28,34 @@ from images.manifest.store import open_store
 from images.settings import CHECKOUT, Settings
 from images.spec import Spec
 
-if TYPE_CHECKING:
-    from images.pipeline import Inputs, Job, Outcome
-
 CHANNEL = "candidate"
 NO_GPU = "no machine with a GPU was part of this build"
 
 
-def publish(job: Job, base: Base, image: Image, evidence: Evidence) -> Outcome:
+@dataclass
+class Outcome:
+    """What came out: shown to people by ``tasks``, printed whole with ``--json``."""
+
+    status: str  # published, unchanged
+    image: str
+    version: str
+    build_id: str
+    release: str
+    image_id: str
+    image_sha256: str | None
+    image_bytes: int | None
+    channel: str
+    serial: int
+    how_to_boot: str
+    not_tested: list[str]
+    evidence: str
+    stages: dict[str, float] = field(default_factory=dict)
+
+
+def publish(job: Job, made: Made) -> Outcome:
     """Publishes what a build made; returns what to show. Everything is written before the channel moves."""
-    blobs, links = _evidence(job, evidence)
-    release = _document(job, base, image, evidence, links)
+    blobs, links = _evidence(job, made.evidence)
+    release = _document(job, made, links)
     published = publish_document(
         open_store(job.settings.manifest),
         release,
@@ -77,8 +97,6 @@ def outcome(
     inputs: Inputs, release: Release, digest: str, channel: str, serial: int, *, status: str
 ) -> Outcome:
     """What a person or script gets to see of a release."""
-    from images.pipeline import Outcome
-
     region, found = next(iter(release.image.regions.items()))
     disk = release.image.disk if isinstance(release.image.disk, DiskFile) else None
     image = Image(id=found.id, region=region, name=release.image.name)
@@ -117,10 +135,9 @@ def not_tested(release: Release) -> list[str]:
     return lines + [f"check {line}" for line in not_run]
 
 
-def _document(
-    job: Job, base: Base, image: Image, evidence: Evidence, links: Sequence[dict[str, Any]]
-) -> Release:
+def _document(job: Job, made: Made, links: Sequence[dict[str, Any]]) -> Release:
     """The release document of what a build made."""
+    base, image, evidence = made.base, made.image, made.evidence
     spec, the_lock = job.inputs.loaded.spec, job.inputs.lock
     moment = lock.now()
     disk: dict[str, Any] = {"format": "none"}

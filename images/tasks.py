@@ -60,12 +60,12 @@ def build(
     published one, nothing is built (--force does). With --dry (./inv --dry build ...) only the plan is
     printed.
     """
-    from images import clouds, doctor, pipeline, progress, run, settings
+    from images import clouds, doctor, inputs, pipeline, progress, run, settings
     from images.errors import UserError
 
     site = settings.load(c.config)
     _one_of("--on-error", on_error, ("cleanup", "keep"))
-    options = pipeline.Options(
+    options = inputs.Options(
         cloud=cloud,
         image=image or site.image_for(cloud),
         arch=arch,
@@ -142,16 +142,16 @@ def render(
     packer_version: str | None = None,
 ) -> None:
     """Render the Packer template of an image: a pure function of spec and lock."""
-    from images import clouds, packer, pipeline, progress, settings, spec
+    from images import clouds, inputs, packer, progress, settings, spec
     from images import render as renderer
 
     site = settings.load(c.config)
     chosen = clouds.load(cloud)
     loaded = spec.load(image or site.image_for(cloud), overrides=tuple(set or ()))
-    options = pipeline.Options(
+    options = inputs.Options(
         cloud=cloud, image=loaded.spec.family, arch=arch, lock_file=Path(lock) if lock else None
     )
-    found = pipeline.lock_for(chosen, loaded, options, note=progress.say)
+    found = inputs.lock_for(chosen, loaded, options, note=progress.say)
     version = packer.parse_version(packer_version) if packer_version else packer.version()
     files = renderer.render(chosen, loaded, found, packer_version=version)
     renderer.write(files, Path(out))
@@ -174,13 +174,13 @@ def lock_(
     The local lock is git-ignored and reused until this task runs again. With --set the result is only
     printed.
     """
-    from images import clouds, lock, pipeline, progress, settings, spec
+    from images import clouds, inputs, lock, progress, settings, spec
 
     site = settings.load(c.config)
     chosen = clouds.load(cloud)
     loaded = spec.load(image or site.image_for(cloud), overrides=tuple(set or ()))
-    options = pipeline.Options(cloud=cloud, image=loaded.spec.family, arch=arch)
-    resolved = pipeline.lock_for(chosen, loaded, options, note=progress.say, again=True)
+    options = inputs.Options(cloud=cloud, image=loaded.spec.family, arch=arch)
+    resolved = inputs.lock_for(chosen, loaded, options, note=progress.say, again=True)
     for package in resolved.kernel.packages:
         print(f"{package.name} {package.version} sha256:{package.sha256}")
     if not loaded.overrides:

@@ -23,7 +23,8 @@ from images import cli, pipeline, settings
 from images.clouds import Base
 from images.clouds.local import base as bases
 from images.clouds.local.adaptor import LocalCloud
-from images.pipeline import Job, Options
+from images.inputs import Options
+from images.job import Job
 from images.progress import Stage
 
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from images import builds, clouds, gate, pipeline, progress, settings
+from images import builds, clouds, gate, inputs, job, pipeline, progress, settings
 from images.clouds import Image
 from images.errors import UserError
 from images.manifest.publish import publish
@@ -27,22 +27,22 @@ def failed(tmp_path: Path, *, stage: str, published: bool) -> Path:
     stages.current = stage
     with builds.new(site.build_dir, "gpu-debian", "local") as build:
         build.record(arch="amd64")
-        inputs = SimpleNamespace(
+        made_from = SimpleNamespace(
             cloud=clouds.load("local"),
             loaded=SimpleNamespace(spec=SimpleNamespace(family="gpu-debian")),
             lock=SimpleNamespace(arch="amd64", digest="sha256:" + "0" * 64),
         )
-        options = pipeline.Options(cloud="local", image="gpu-debian")
-        job = pipeline.Job(options, site, cast(Any, inputs), build, stages)
+        options = inputs.Options(cloud="local", image="gpu-debian")
+        mine = job.Job(options, site, cast(Any, made_from), build, stages)
         path = build.folder / f"gpu-debian-{build.version}.qcow2"
         path.write_text("disk")
         (build.folder / "packer").mkdir()
-        job.image = Image(id=str(path), region="local", name=path.stem)
+        mine.image = Image(id=str(path), region="local", name=path.stem)
         if published:
             image = {**examples.DATA["image"], "regions": {"local": {"id": str(path)}}}
             release = examples.release(version=build.version, image=image)
             publish(open_store(site.manifest), release, examples.BLOBS, actor="test", reason="test")
-        error = pipeline._failed(UserError("no more"), job)
+        error = pipeline._failed(UserError("no more"), mine)
     assert isinstance(error, UserError) and error.message == f"{stage}: no more"
     assert not (path.parent / "packer").exists()
     assert json.loads((path.parent / "gate.json").read_bytes())["phases"] == []
