@@ -91,12 +91,22 @@ def test_interrupted_bootstrap_does_not_poison_the_cache(tmp_path: Path) -> None
     assert str(tmp_path) not in mounts
 
 
+def packer_waits(process: subprocess.Popen[str], site: Site, *, count: int = 1) -> None:
+    """Until ``count`` builds of the site have started their machine; an early end is a failure at once."""
+
+    def started() -> bool:
+        return process.poll() is not None or len(list(site.builds.glob("*/serial-build.log"))) == count
+
+    assert wait_for(started, 180)
+    assert process.poll() is None, process.communicate()
+
+
 @pytest.mark.vm
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_signal_while_packer_waits_for_the_machine(site: Site, built: Built, signum: int) -> None:
     process = site.start("build", "--cloud=local", "--force")
     try:
-        assert wait_for(lambda: list(site.builds.glob("*/serial-build.log")) != [], 180)
+        packer_waits(process, site)
     finally:
         process.send_signal(signum)
     _, errors = process.communicate()
@@ -110,7 +120,7 @@ def test_signal_while_packer_waits_for_the_machine(site: Site, built: Built, sig
 def test_after_a_kill_the_next_build_cleans_up_and_leaves_live_ones_alone(site: Site, built: Built) -> None:
     process = site.start("build", "--cloud=local", "--force")
     try:
-        assert wait_for(lambda: list(site.builds.glob("*/serial-build.log")) != [], 180)
+        packer_waits(process, site)
     finally:
         process.kill()
     process.communicate()
@@ -121,7 +131,7 @@ def test_after_a_kill_the_next_build_cleans_up_and_leaves_live_ones_alone(site: 
     assert builds.processes(dead), "sweep without --yes only shows"
     second = site.start("build", "--cloud=local", "--force")
     try:
-        assert wait_for(lambda: len(list(site.builds.glob("*/serial-build.log"))) == 2, 180)
+        packer_waits(second, site, count=2)
         assert builds.processes(dead) == {}
         live = site.states()[1]["build_id"]
         running = set(builds.processes(live))
