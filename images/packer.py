@@ -142,7 +142,8 @@ def _ansible_message(text: str) -> str:
     """The ``msg`` of an Ansible result line, whether its JSON is whole or not."""
     _, arrow, rest = text.partition("=>")
     try:
-        result = json.loads(rest if arrow else "{" + text.strip().rstrip(",") + "}")
+        # Packer escapes line ends as JSON does, so by now JSON's own are line ends: not strict.
+        result = json.loads(rest if arrow else "{" + text.strip().rstrip(",") + "}", strict=False)
     except ValueError:
         match = re.search(r'"msg": "((?:[^"\\]|\\.)*)"', text)
         return match[1] if match else ""

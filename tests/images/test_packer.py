@@ -74,6 +74,20 @@ def test_first_failed_task_wins_and_stderr_is_shown() -> None:
     assert log.ansible_failure == "base : One: non-zero return code: boom"
 
 
+def test_line_ends_inside_a_result_do_not_hide_the_reason() -> None:
+    """A line as Packer 1.6.6 printed it: it escapes commas and line ends, JSON's own backslash-n with them."""
+    log = packer.Log()
+    log.feed("1796038017,,ui,message,    a.b: TASK [site : Install the site's packages] *******")
+    log.feed(
+        "1796038048,,ui,message,    a.b: fatal: [default]: FAILED! => "
+        '{"msg": "non-zero return code"%!(PACKER_COMMA) "rc": 100%!(PACKER_COMMA) '
+        '"stderr": "E: Unable to locate package no-such-package"%!(PACKER_COMMA) '
+        '"stdout": "Reading package lists...\\nBuilding dependency tree..."}'
+    )
+    assert log.ansible_failure is not None
+    assert log.ansible_failure.endswith("return code: E: Unable to locate package no-such-package")
+
+
 def test_cancel_is_told_from_failure() -> None:
     assert said("==> Cleanly cancelled builds after being interrupted.").cancelled
     assert not said("==> Build 'x' errored").cancelled
