@@ -75,7 +75,7 @@ def test_first_failed_task_wins_and_stderr_is_shown() -> None:
 
 
 def test_line_ends_inside_a_result_do_not_hide_the_reason() -> None:
-    """A line as Packer 1.6.6 printed it: it escapes commas and line ends, JSON's own backslash-n with them."""
+    """A line as Packer 1.6.6 printed it: commas and line ends escaped, JSON's backslash-n too."""
     log = packer.Log()
     log.feed("1796038017,,ui,message,    a.b: TASK [site : Install the site's packages] *******")
     log.feed(
