@@ -85,19 +85,33 @@ def copy_used(source: Path, target: Path) -> None:
     """Copies a raw disk to ``target`` without the blocks that its root file system does not use.
 
     Those still hold what was deleted: a trim in the machine frees only whole clusters of the overlay.
-    ``e2image -ra`` copies the blocks in use (e2image(8)); what is around the partition is copied whole.
+    ``e2image -ra`` copies the blocks in use (e2image(8)), but not the backups of superblock and group
+    descriptors; those and what is around the partition are copied here.
     """
     partition = root_partition(source)
     offset, size = str(partition.start), source.stat().st_size
     run.run(["e2image", "-ra", "-o", offset, "-O", offset, source, target])
+    backups = [
+        (partition.start + first, partition.start + last)
+        for first, last in read_backups(run.run(["dumpe2fs", f"{source}?offset={offset}"]).stdout)
+    ]
     # Afterwards: it cuts the target off behind the file system.
     with source.open("rb") as old, target.open("r+b") as new:
         new.truncate(size)
-        for first, last in ((0, partition.start), (partition.start + partition.size, size)):
+        around = [(0, partition.start), (partition.start + partition.size, size)]
+        for first, last in (*around, *backups):
             for position in range(first, last, CHUNK):
                 data = os.pread(old.fileno(), min(CHUNK, last - position), position)
                 if data.strip(b"\0"):
                     os.pwrite(new.fileno(), data, position)
+
+
+def read_backups(output: str) -> list[tuple[int, int]]:
+    """Where dumpe2fs says that the backups of superblock and group descriptors are: byte ranges (first,
+    behind the last) from the file system's start."""
+    block_size = int(re.findall(r"^Block size: +(\d+)$", output, re.MULTILINE)[0])
+    places = re.findall(r"Backup superblock at (\d+)(?:, Group descriptors at \d+-(\d+))?", output)
+    return [(int(first) * block_size, (int(last or first) + 1) * block_size) for first, last in places]
 
 
 def root_of(raw: Path) -> Filesystem:

@@ -11,7 +11,7 @@ import pytest
 
 from images.clouds.local import layout
 
-SIZE = 160 << 20
+SIZE = 256 << 20  # two block groups, so the second has a backup of the superblock
 CANARY = b"canary-7f3a91c2"
 #: path -> (mode, uid, gid, content); a content of None is a folder.
 FILES: dict[str, tuple[int, int, int, bytes | None]] = {
