@@ -56,24 +56,28 @@ def test_workloads_are_held_back(workload: str) -> None:
     assert unit == {"Requires": "gpu-ready.target", "After": "gpu-ready.target"}
 
 
+def test_every_line_is_a_section_a_comment_or_an_assignment() -> None:
+    files = [path for path in UNITS.rglob("*.*") if path.is_file()]
+    assert files
+    for path in files:
+        configparser.ConfigParser(strict=False, interpolation=None).read_string(path.read_text())
+
+
 def test_systemd_accepts_the_units(tmp_path: Path) -> None:
+    tool = shutil.which("systemd-analyze")
+    if not tool:
+        pytest.skip("no systemd here")
     units = shutil.copytree(UNITS, tmp_path / "units")
     service = units / "gpu-boot-check.service"
     service.write_text(service.read_text().replace("/usr/lib/gpu-image/bin/gpu-boot-check", "/bin/true"))
     (units / "docker.service").write_text("[Service]\nExecStart=/bin/true\n")
     names = ["gpu-boot-check.service", "gpu-ready.target", "docker.service"]
-    if tool := shutil.which("systemd-analyze"):
-        done = subprocess.run(
-            [tool, "verify", "--man=no", *(units / name for name in names)],
-            env={**os.environ, "SYSTEMD_UNIT_PATH": f"{units}:"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert (done.returncode, [line for line in done.stderr.splitlines() if str(units) in line]) == (
-            0,
-            [],
-        )
-    for path in units.rglob("*.*"):
-        if path.is_file():  # every line is a section, a comment or an assignment
-            configparser.ConfigParser(strict=False, interpolation=None).read_string(path.read_text())
+    done = subprocess.run(
+        [tool, "verify", "--man=no", *(units / name for name in names)],
+        env={**os.environ, "SYSTEMD_UNIT_PATH": f"{units}:"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    complaints = [line for line in done.stderr.splitlines() if str(units) in line]
+    assert (done.returncode, complaints) == (0, [])
