@@ -58,7 +58,10 @@ class Bench:
         )
         seconds = time.monotonic() - started
         if result.returncode:
-            raise UserError(f"inv {' '.join(arguments)} failed: {result.returncode}", code=ExitCode.FAILED)
+            last = "\n  ".join(result.stdout.strip().splitlines()[-3:])
+            raise UserError(
+                f"inv {' '.join(arguments)} failed ({result.returncode}): {last}", code=ExitCode.FAILED
+            )
         return seconds, result.stdout
 
     def build(self, what: str, aim: str, *arguments: str) -> Row:
@@ -109,21 +112,30 @@ class Bench:
 
 
 def main(*, write: bool, only: str | None) -> None:
-    """Runs the measurements whose name contains ``only``; prints a table and, with ``write``, keeps it."""
+    """Runs the measurements whose name contains ``only``; prints a table and, with ``write``, keeps it.
+
+    One that fails does not take the others with it; ``UserError`` names it in the end.
+    """
     root = Path(tempfile.mkdtemp(prefix="gpu-image-bench-", dir="/var/tmp"))
     rows: list[Row] = []
+    failed: list[str] = []
     try:
         for name, measure in Bench(root).rows():
             if only is None or only in name:
                 progress.say(f"measuring: {name}")
-                rows.append(measure())
-                progress.say(f"  {rows[-1].seconds:.1f} s  {rows[-1].detail}")
+                try:
+                    rows.append(measure())
+                    progress.say(f"  {rows[-1].seconds:.2f} s  {rows[-1].detail}")
+                except UserError as error:
+                    failed.append(error.message)
     finally:
         shutil.rmtree(root, ignore_errors=True)
     text = table(rows)
     print(text)
     if write:
         RESULTS.write_text(text)
+    if failed:
+        raise UserError("not measured: " + "; ".join(failed), code=ExitCode.FAILED)
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -140,6 +152,6 @@ def table(rows: Sequence[Row]) -> str:
         "| --- | --- | --- | --- | --- |",
     ]
     lines += [
-        f"| {row.what} | `{row.command}` | {row.aim} | {row.seconds:.1f} | {row.detail} |" for row in rows
+        f"| {row.what} | `{row.command}` | {row.aim} | {row.seconds:.2f} | {row.detail} |" for row in rows
     ]
     return "\n".join(lines) + "\n"

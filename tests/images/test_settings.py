@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,14 @@ import yaml
 from images import settings
 from images.errors import UserError
 from tests.conftest import Site
+
+
+@pytest.fixture(autouse=True)
+def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever runs the tests may have variables of a site."""
+    for name in os.environ:
+        if name.startswith("INVOKE_GPU_IMAGE_"):
+            monkeypatch.delenv(name)
 
 
 def test_defaults_are_absolute(tmp_path: Path) -> None:
