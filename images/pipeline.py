@@ -7,6 +7,7 @@ stays in the build's folder.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 
@@ -60,7 +61,6 @@ def _failed(error: BaseException, job: Job) -> BaseException:
     stage = job.stages.current or "start"
     interrupted = isinstance(error, Interrupted | KeyboardInterrupt)
     kept = options.keep and not interrupted and bool(builds.processes(folder.id))
-    gate.merge(folder.folder, folder.id)
     if kept:
         expires = time.time() + settings.keep_hours * 3600
         folder.record(status="kept", stage=stage, reason=str(error), expires=expires)
@@ -68,6 +68,8 @@ def _failed(error: BaseException, job: Job) -> BaseException:
         builds.end_processes(folder.id)
         folder.record(status="interrupted" if interrupted else "failed", stage=stage, reason=str(error))
         _discard(job)
+    with contextlib.suppress(OSError, ValueError):  # the gate was killed while it wrote
+        gate.merge(folder.folder, folder.id)
     if interrupted or not isinstance(error, UserError):
         return error
     hints = [error.hint] if error.hint else []

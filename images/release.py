@@ -54,8 +54,9 @@ class Outcome:
 
 def publish(job: Job, made: Made) -> Outcome:
     """Publishes what a build made; returns what to show. Everything is written before the channel moves."""
+    gates = gate.merge(job.evidence, job.build.id)["phases"]
     blobs, links = _evidence(job, made.evidence)
-    release = _document(job, made, links)
+    release = _document(job, made, gates, links)
     published = publish_document(
         open_store(job.settings.manifest),
         release,
@@ -135,7 +136,9 @@ def not_tested(release: Release) -> list[str]:
     return lines + [f"check {line}" for line in not_run]
 
 
-def _document(job: Job, made: Made, links: Sequence[dict[str, Any]]) -> Release:
+def _document(
+    job: Job, made: Made, gates: Sequence[dict[str, Any]], links: Sequence[dict[str, Any]]
+) -> Release:
     """The release document of what a build made."""
     base, image, evidence = made.base, made.image, made.evidence
     spec, the_lock = job.inputs.loaded.spec, job.inputs.lock
@@ -177,7 +180,7 @@ def _document(job: Job, made: Made, links: Sequence[dict[str, Any]]) -> Release:
                 for item in job.inputs.bundle
             ],
         },
-        "gates": _gates(job),
+        "gates": _gates(gates),
         "build": {
             "id": job.build.id,
             "tools": _tools(job),
@@ -208,18 +211,17 @@ def _software(spec: Spec) -> dict[str, Any]:
     }
 
 
-def _gates(job: Job) -> list[dict[str, Any]]:
+def _gates(phases: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Every check of every phase, as the suite wrote it."""
     return [
         {**check, "phase": document["phase"], "image": document["image"], "machine": document["machine"]}
-        for document in gate.merge(job.evidence, job.build.id)["phases"]
+        for document in phases
         for check in document["checks"]
     ]
 
 
 def _evidence(job: Job, evidence: Evidence) -> tuple[dict[str, bytes], list[dict[str, Any]]]:
     """The evidence as blobs by digest, and the links to them."""
-    gate.merge(job.evidence, job.build.id)
     boots = [{key: boot[key] for key in boot if key != "packages"} for boot in evidence.boots]
     (job.evidence / "boots.json").write_text(json.dumps(boots, indent=2, sort_keys=True) + "\n")
     (job.evidence / "packages.tsv").write_text(evidence.packages + "\n")

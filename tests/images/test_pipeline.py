@@ -17,7 +17,7 @@ from images.manifest.store import open_store
 from tests.images.manifest import examples
 
 
-def failed(tmp_path: Path, *, stage: str, published: bool) -> Path:
+def failed(tmp_path: Path, *, stage: str, published: bool, results: str | None = None) -> Path:
     """A build that fails in ``stage``; returns its image's path."""
     site = settings.load(
         {"gpu_image": {"manifest": str(tmp_path / "manifest"), "build_dir": str(tmp_path / "build")}},
@@ -37,6 +37,8 @@ def failed(tmp_path: Path, *, stage: str, published: bool) -> Path:
         path = build.folder / f"gpu-debian-{build.version}.qcow2"
         path.write_text("disk")
         (build.folder / "packer").mkdir()
+        if results is not None:
+            (build.folder / "gate-build.json").write_text(results)
         mine.image = Image(id=str(path), region="local", name=path.stem)
         if published:
             image = {**examples.DATA["image"], "regions": {"local": {"id": str(path)}}}
@@ -45,7 +47,6 @@ def failed(tmp_path: Path, *, stage: str, published: bool) -> Path:
         error = pipeline._failed(UserError("no more"), mine)
     assert isinstance(error, UserError) and error.message == f"{stage}: no more"
     assert not (path.parent / "packer").exists()
-    assert json.loads((path.parent / "gate.json").read_bytes())["phases"] == []
     return path
 
 
@@ -54,7 +55,13 @@ def failed(tmp_path: Path, *, stage: str, published: bool) -> Path:
     [("gate", False, False), ("publish", False, False), ("publish", True, True)],
 )
 def test_the_image_of_a_failed_build(tmp_path: Path, stage: str, published: bool, stays: bool) -> None:
-    assert failed(tmp_path, stage=stage, published=published).exists() == stays
+    path = failed(tmp_path, stage=stage, published=published)
+    assert path.exists() == stays
+    assert json.loads((path.parent / "gate.json").read_bytes())["phases"] == []
+
+
+def test_results_that_were_cut_off_do_not_stop_the_clean_up(tmp_path: Path) -> None:
+    assert not failed(tmp_path, stage="gate", published=False, results='{"checks": [').exists()
 
 
 def test_results_of_all_phases_come_in_the_order_of_the_build(tmp_path: Path) -> None:

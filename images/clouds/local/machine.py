@@ -100,7 +100,7 @@ class Machine:
     def description(self) -> str:
         """The machine in words, for results."""
         config = self.config
-        how = {"tcg": "tcg without address randomisation"}.get(config.accelerator, config.accelerator)
+        how = config.accelerator + (" without address randomisation" if config.accelerator == "tcg" else "")
         return f"QEMU {how}, {config.firmware}, {config.cpus} CPUs, {config.memory_mib} MiB, no GPU"
 
     def __enter__(self) -> Machine:
