@@ -6,11 +6,12 @@ from invoke.collection import Collection
 
 from benchmarks.tasks import collection as benchmarks
 from images.manifest.tasks import collection as manifest
+from images.matrix import collection as matrix
 from images.tasks import collection as images
 from tests.tasks import collection as tests
 
 ns = Collection()
-for tasks in (images(), tests(), benchmarks()):
+for tasks in (images(), matrix(), tests(), benchmarks()):
     for task in tasks.tasks.values():
         ns.add_task(task)
 ns.add_collection(manifest(), name="manifest")

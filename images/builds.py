@@ -26,6 +26,7 @@ from images import run
 from images.errors import UserError
 
 STATE = "state.json"
+LONGEST_TMPDIR = 40
 
 
 @dataclass
@@ -65,7 +66,7 @@ def new(root: Path, family: str, cloud: str) -> Iterator[Build]:
         folder.mkdir()
         lock = os.open(folder / "lock", os.O_CREAT | os.O_RDWR, 0o644)
         fcntl.flock(lock, fcntl.LOCK_EX)
-        temporary = Path(tempfile.mkdtemp(prefix="gpu-image-"))
+        temporary = Path(tempfile.mkdtemp(prefix="gpu-image-", dir=short_folder()))
         build = Build(folder, family, version, identifier, temporary, lock)
         build.record(
             build_id=identifier,
@@ -85,6 +86,16 @@ def new(root: Path, family: str, cloud: str) -> Iterator[Build]:
         if build.state.get("status") != "kept":
             shutil.rmtree(temporary, ignore_errors=True)
         os.close(lock)
+
+
+def short_folder() -> Path:
+    """Where temporary folders go: the system's place for them, or /tmp where that one's path is long.
+
+    The path of a UNIX socket has at most 107 bytes (unix(7)). Mitogen, SSH and QEMU make theirs in a build's
+    temporary folder, and Mitogen waits for ever when it cannot.
+    """
+    usual = Path(tempfile.gettempdir())
+    return usual if len(str(usual).encode()) <= LONGEST_TMPDIR else Path("/tmp")
 
 
 def _free_version(root: Path, family: str) -> str:

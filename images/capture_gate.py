@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from images import builds, gate
-from images.clouds import Cloud, Image, LaunchRequest, Machine, Note
+from images.clouds import Cloud, Machine
+from images.clouds.model import Image, LaunchRequest, Note
 from images.errors import ExitCode, UserError
 
 SETTLE_SECONDS = 300.0
@@ -101,7 +102,8 @@ def run_gate(
             seen = [job.result() for job in jobs]
             inspection = inspecting.result()
         except BaseException:
-            # The other threads wait for machines: without these they end at once.
+            # The other threads wait for machines: told so, and without their processes, they end at once.
+            request.cancelled.set()
             builds.end_processes(request.build_id)
             raise
     evidence = Evidence()

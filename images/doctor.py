@@ -13,6 +13,7 @@ from pathlib import Path
 from images import progress, run
 from images.clouds import Cloud
 from images.errors import ExitCode, UserError
+from images.settings import Settings
 
 #: Programs that every cloud needs, with the Debian package of each.
 PROGRAMS: Mapping[str, str] = {
@@ -23,7 +24,7 @@ PROGRAMS: Mapping[str, str] = {
 }
 
 #: What `./inv test` needs on top.
-TEST_PROGRAMS: Mapping[str, str] = {"shellcheck": "shellcheck"}
+TEST_PROGRAMS: Mapping[str, str] = {"shellcheck": "shellcheck", "gpg": "gpg", "gpg-agent": "gpg-agent"}
 
 NEEDED_BYTES = 4 * 1024**3
 
@@ -108,7 +109,7 @@ def require_space(*folders: Path, needed: int = NEEDED_BYTES) -> None:
             )
 
 
-def report(cloud: Cloud, *, accel: str | None = None) -> list[tuple[bool, str, str]]:
+def report(cloud: Cloud, settings: Settings, *, accel: str | None = None) -> list[tuple[bool, str, str]]:
     """What `inv doctor` shows: (all right, what, detail or how to get it), a row each."""
     from images import packer
 
@@ -126,7 +127,7 @@ def report(cloud: Cloud, *, accel: str | None = None) -> list[tuple[bool, str, s
             rows.append((False, "Packer", error.message))
     if not gone:
         rows.append((True, "accelerator", cloud.choose_accelerator(accel)[1]))
-    rows += [(False, "credentials", line) for line in cloud.missing_credentials()]
+    rows += [(False, "credentials", line) for line in cloud.missing_credentials(settings)]
     try:
         require_space(Path.cwd())
         rows.append((True, "disk", f"{shutil.disk_usage(Path.cwd()).free / 1024**3:.0f} GiB free"))

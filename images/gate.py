@@ -21,6 +21,7 @@ from images.bundle import BundleFile
 from images.bundle import digest as bundle_digest
 from images.errors import ExitCode, UserError
 from images.lock import Lock
+from images.remote import write_ssh_config
 from images.settings import CHECKOUT
 from images.spec import Spec
 
@@ -164,35 +165,6 @@ class GateFailed(UserError):
         )
 
 
-def write_ssh_config(
-    path: Path, *, host: str, port: int, user: str, key: Path, known_hosts: Path, strict: bool
-) -> None:
-    """An OpenSSH configuration for the host ``vm``, of one build only.
-
-    One connection is shared by all checks of a phase (a handshake costs half a second under emulation)
-    and ends by itself soon after, so that it does not outlive a reboot.
-    """
-    lines = [
-        "Host vm",
-        f"  HostName {host}",
-        f"  Port {port}",
-        f"  User {user}",
-        f'  IdentityFile "{key}"',
-        "  IdentitiesOnly yes",
-        f'  UserKnownHostsFile "{known_hosts}"',
-        "  GlobalKnownHostsFile /dev/null",
-        f"  StrictHostKeyChecking {'yes' if strict else 'accept-new'}",
-        "  ConnectTimeout 30",
-        "  ServerAliveInterval 10",
-        "  ServerAliveCountMax 6",
-        "  LogLevel ERROR",
-        "  ControlMaster auto",
-        f'  ControlPath "{path.parent}/ssh-%C"',
-        "  ControlPersist 20",
-    ]
-    path.write_text("\n".join(lines) + "\n")
-
-
 def main() -> int:
     """Runs the gate inside a build: called by Packer's ``shell-local`` with GATE_HOST, _PORT and _USER."""
     parser = argparse.ArgumentParser(description=main.__doc__)
@@ -200,6 +172,7 @@ def main() -> int:
     parser.add_argument("--temporary", type=Path, required=True)
     parser.add_argument("--key", type=Path, required=True)
     parser.add_argument("--image", required=True)
+    parser.add_argument("--known-host", action="store_true", help="the host key is in known_hosts already")
     options = parser.parse_args()
     config = options.temporary / "ssh_config"
     write_ssh_config(
@@ -209,7 +182,8 @@ def main() -> int:
         user=os.environ["GATE_USER"],
         key=options.key,
         known_hosts=options.temporary / "known_hosts",
-        strict=False,
+        control=options.temporary / "ssh-gate",
+        strict=options.known_host,
     )
     results = options.evidence / "gate-build.json"
     started = time.monotonic()

@@ -4,17 +4,31 @@ from __future__ import annotations
 
 import json
 import secrets
-import shlex
 import sys
+import time
+from collections.abc import Collection
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from images import bundle, capture_gate, doctor, gate, lock, packer, progress, render, sshkey
+from images import (
+    bundle,
+    capture_gate,
+    doctor,
+    gate,
+    lock,
+    packer,
+    progress,
+    python_command,
+    reachability,
+    remote,
+    render,
+    sshkey,
+)
 from images.builds import Build
 from images.capture_gate import Evidence
-from images.clouds import Base, Image, LaunchRequest
+from images.clouds.model import Base, BuildRequest, Context, Image, LaunchRequest, Placement, Scope
 from images.errors import ExitCode, UserError
 from images.inputs import Inputs, Options
 from images.settings import CHECKOUT, Settings
@@ -61,6 +75,15 @@ class Job:
         # Planted where a build's secrets are; must not be found on the captured disk.
         self.canary = "canary-" + secrets.token_hex(16)
         self.image: Image | None = None
+        # A machine that is kept must not end itself before its time.
+        hours = self.settings.build_hours + (self.settings.keep_hours if self.options.keep else 0)
+        self.context = Context(
+            build_id=self.build.id,
+            loaded=loaded,
+            arch=the_lock.arch,
+            settings=self.settings,
+            expires=time.time() + hours * 3600,
+        )
 
     def run(self) -> Made:
         """All stages. Each starts only when the one before it succeeded."""
@@ -72,7 +95,9 @@ class Job:
         with self.stage("build", "Packer build: roles, reboot, gate, generalise") as stage:
             artifacts = self._packer(base, stage)
         with self.stage("capture", "capture") as stage:
-            image = cloud.capture(artifacts, work=self.build.folder, name=self.image_name, note=stage.note)
+            image = cloud.capture(
+                artifacts, self.context, work=self.build.folder, name=self.image_name, note=stage.note
+            )
             self.image = image
             stage.outcome = f"{(image.size or 0) / 1024**2:.0f} MiB" if image.size else image.id
         with self.stage("gate", "gate on machines booted from the capture") as stage:
@@ -87,45 +112,105 @@ class Job:
         return self.stages.stage(name, text)
 
     def _packer(self, base: Base, stage: progress.Stage) -> list[str]:
-        """Renders into the build's folder, runs Packer, returns its artifacts."""
+        """Renders into the build's folder, runs Packer, returns its artifacts.
+
+        Where the cloud has no capacity the next placement is tried; any other refusal ends the build.
+        """
+        cloud = self.inputs.cloud
         template = self.build.folder / "template"
         render.write(self.inputs.rendered, template)
-        variables = self.build.folder / "runtime.pkrvars.json"
-        variables.write_text(json.dumps(self._variables(base, template), indent=2, sort_keys=True) + "\n")
         self._write_expected(disk_bytes=self.inputs.loaded.spec.disk_gib * 1024**3)
-        log = self.build.folder / "packer.log"
-        try:
+        variables = self._variables(base, template)
+        self._remember_name(self.image_name)
+        with cloud.build_resources(self.context, keep=self.options.keep) as resources:
+            self._packer_somewhere({**variables, **resources}, template, stage)
+        return packer.artifacts(self.build.folder / "packer-manifest.json")
+
+    def _packer_somewhere(self, variables: dict[str, Any], template: Path, stage: progress.Stage) -> None:
+        """Runs Packer at the first placement that has capacity."""
+        cloud = self.inputs.cloud
+        full: list[str] = []
+        for placement in cloud.placements(self.context):
+            try:
+                return self._packer_at(placement, template, variables, stage)
+            except packer.BuildFailed as error:
+                refusal = cloud.refusal(error.log.errors)
+                if refusal is None:
+                    if self.options.keep and error.log.host:
+                        self._write_ssh_config(error.log)
+                    raise self._why(error) from None
+                if refusal.kind != "capacity":
+                    raise UserError(refusal.message, hint=refusal.hint, code=ExitCode.FAILED) from None
+                stage.note(f"{placement.name}: {refusal.message}")
+                full.append(placement.name)
+        raise UserError(
+            f"no capacity for a build machine: {', '.join(full)}",
+            hint=f"try again later, or add types and zones to clouds.{cloud.name} of the spec",
+            code=ExitCode.FAILED,
+        )
+
+    def _packer_at(
+        self, placement: Placement, template: Path, variables: dict[str, Any], stage: progress.Stage
+    ) -> None:
+        file = self.build.folder / "runtime.pkrvars.json"
+        merged = {**variables, **placement.variables}
+        file.write_text(json.dumps(merged, indent=2, sort_keys=True) + "\n")
+        watch = reachability.Watch(self.inputs.cloud, self.context)
+
+        def tick() -> None:
+            doctor.require_space(self.build.folder, needed=256 * 1024**2)
+            watch.check()
+
+        with watch:
             packer.build(
                 template,
-                variables=variables,
-                log=log,
+                variables=file,
+                log=self.build.folder / "packer.log",
                 temporary=self.build.temporary,
                 environment={"GPU_IMAGE_CANARY": self.canary},
                 keep=self.options.keep,
                 on_progress=stage.note,
                 on_line=progress.say if self.options.verbose else None,
-                on_tick=lambda: doctor.require_space(self.build.folder, needed=256 * 1024**2),
+                on_name=self._remember_name,
+                on_tick=tick,
             )
-        except packer.BuildFailed as error:
-            if self.options.keep and error.log.host:
-                self._write_ssh_config(error.log)
-            raise self._why(error, log) from None
-        return packer.artifacts(self.build.folder / "packer-manifest.json")
+
+    def _remember_name(self, name: str) -> None:
+        """A name of what Packer cannot tag, or not yet: how a sweep finds it when we are killed."""
+        self.build.record(names=sorted({*self.build.state.get("names", []), name}))
+
+    def scope(self, keep: Collection[str] = ()) -> Scope:
+        """What of the cloud is this build's."""
+        return Scope(
+            settings=self.settings,
+            keep=keep,
+            dead=[self.build.id],
+            names=self.build.state.get("names", []),
+            only=self.build.id,
+        )
+
+    def discard_in_cloud(self, keep: Collection[str] = ()) -> None:
+        """Deletes what this build has in the cloud, but for the images in ``keep``."""
+        for item in self.inputs.cloud.leftovers(self.scope(keep)):
+            item.remove()
 
     def _write_ssh_config(self, said: packer.Log) -> None:
         """For `inv ssh`: how to reach the machine that stays."""
-        gate.write_ssh_config(
+        request = self._build_request()
+        remote.write_ssh_config(
             self.build.temporary / "ssh_config-build",
             host=said.host,
             port=said.port,
             user=BUILD_USER,
             key=self.key.private,
-            known_hosts=self.build.temporary / "known_hosts",
-            strict=False,
+            known_hosts=request.known_hosts,
+            control=self.build.temporary / "ssh-build",
+            strict=self.inputs.cloud.knows_host_keys,
         )
 
-    def _why(self, error: packer.BuildFailed, log: Path) -> UserError:
+    def _why(self, error: packer.BuildFailed) -> UserError:
         """The check or task behind a failed Packer build, instead of "exit status 1"."""
+        log = self.build.folder / "packer.log"
         results = self.build.folder / "gate-build.json"
         if results.exists() and not error.log.ansible_failure:
             document = gate.read_results(results, code=1, log=self.build.folder / "gate.log")
@@ -135,6 +220,21 @@ class Job:
         if error.log.ansible_failure:
             message = f"the Ansible task failed: {message}"
         return UserError(message, hint=f"Packer's output: {log}", code=ExitCode.FAILED)
+
+    def _ansible_environment(self) -> list[str]:
+        known_hosts = self._build_request().known_hosts
+        found = [
+            f"ANSIBLE_CONFIG={CHECKOUT / 'ansible.cfg'}",
+            f"ANSIBLE_LOCAL_TEMP={self.build.temporary / 'ansible'}",
+            f"ANSIBLE_SSH_CONTROL_PATH_DIR={self.build.temporary}",
+        ]
+        if self.inputs.cloud.knows_host_keys:
+            found += [
+                "ANSIBLE_HOST_KEY_CHECKING=True",
+                f"ANSIBLE_SSH_COMMON_ARGS=-o UserKnownHostsFile={known_hosts} "
+                "-o GlobalKnownHostsFile=/dev/null",
+            ]
+        return found
 
     def _variables(self, base: Base, template: Path) -> dict[str, Any]:
         """The template's variables; see ``clouds/variables.pkr.hcl.j2``."""
@@ -168,22 +268,27 @@ class Job:
             "roles_directory": str(CHECKOUT / "roles"),
             "ansible_command": str(Path(sys.executable).parent / "ansible-playbook"),
             "ansible_arguments": ["-e", f"@{template / 'vars.json'}", "-e", f"@{runtime_vars}"],
-            "ansible_environment": [
-                f"ANSIBLE_CONFIG={CHECKOUT / 'ansible.cfg'}",
-                f"ANSIBLE_LOCAL_TEMP={self.build.temporary / 'ansible'}",
-                f"ANSIBLE_SSH_CONTROL_PATH_DIR={self.build.temporary}",
-            ],
+            "ansible_environment": self._ansible_environment(),
             "gate_command": self._gate_command(),
-            **self.inputs.cloud.packer_variables(
-                base,
-                work=self.build.folder,
-                temporary=self.build.temporary,
-                key=self.key,
-                user=BUILD_USER,
-                hostname=self._hostname,
-                accelerator=self.inputs.accelerator,
-            ),
+            **self.inputs.cloud.packer_variables(base, self._build_request()),
         }
+
+    def _build_request(self) -> BuildRequest:
+        return BuildRequest(
+            context=self.context,
+            work=self.build.folder,
+            temporary=self.build.temporary,
+            key=self.key,
+            user=BUILD_USER,
+            hostname=self._hostname,
+            accelerator=self.inputs.accelerator,
+        )
+
+    @property
+    def record_key(self) -> tuple[str, str, str, str]:
+        """Family, version, cloud and architecture: where the manifest has this build, once published."""
+        identity = self.identity
+        return identity.family, identity.version, identity.cloud, identity.arch
 
     @property
     def _hostname(self) -> str:
@@ -200,9 +305,10 @@ class Job:
         }
 
     def _gate_command(self) -> str:
-        words = [sys.executable, "-m", "images.gate", "--evidence", self.evidence, "--key", self.key.private]
+        words: list[str | Path] = ["--evidence", self.evidence, "--key", self.key.private]
         words += ["--temporary", self.build.temporary, "--image", self.image_name]
-        return f"cd {shlex.quote(str(CHECKOUT))} && exec " + shlex.join(map(str, words))
+        words += ["--known-host"] if self.inputs.cloud.knows_host_keys else []
+        return python_command.of("images.gate", *words)
 
     def _write_expected(self, *, disk_bytes: int) -> dict[str, Any]:
         document = gate.expected(
@@ -223,7 +329,7 @@ class Job:
     def _capture_gate(self, image: Image, stage: progress.Stage) -> Evidence:
         request = LaunchRequest(
             name="",
-            build_id=self.build.id,
+            context=self.context,
             user="gate",
             private_key=self.key.private,
             public_key=self.key.public,

@@ -88,7 +88,7 @@ def inputs_digest(loaded: Loaded, cloud: str, arch: str) -> str:
             "os": spec.os.model_dump(mode="json"),
             "kernel": spec.kernel.model_dump(mode="json"),
             "arch": arch,
-            "section": {key: section.get(key) for key in ("base", "kernel_package")},
+            "section": {key: section[key] for key in ("base", "kernel_package", "region") if key in section},
         }
     )
 

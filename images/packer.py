@@ -67,6 +67,10 @@ UNINTERESTING = re.compile(
 )
 
 
+#: The name of a temporary key pair or security group: Packer 1.6 cannot tag them.
+TEMPORARY_NAME = re.compile(r"\bpacker_[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b")
+
+
 @dataclass(frozen=True)
 class Event:
     """One line of ``-machine-readable``: ``target`` is empty for ``ui`` lines."""
@@ -100,6 +104,7 @@ class Log:
     cancelled: bool = False
     host: str = ""
     port: int = 22
+    names: set[str] = field(default_factory=set)
 
     def feed(self, line: str) -> str | None:
         """Takes one line; returns the text to show a person when it starts a step or an Ansible task."""
@@ -111,6 +116,7 @@ class Log:
         if event.kind != "ui" or len(event.data) < 2:
             return None
         text = re.sub(r"^(==> |    )?[\w.-]+: ", "", event.data[1]).strip()
+        self.names |= set(TEMPORARY_NAME.findall(text))
         if "Cleanly cancelled builds" in event.data[1]:
             self.cancelled = True
         if match := re.match(r"Using ssh communicator to connect: (\S+)", text):
@@ -173,18 +179,24 @@ def build(
     keep: bool,
     on_progress: Callable[[str], None],
     on_line: Callable[[str], None] | None = None,
+    on_name: Callable[[str], None] | None = None,
     on_tick: Callable[[], None] | None = None,
 ) -> Log:
     """Runs ``packer build`` on a rendered folder and returns what it said.
 
     ``temporary`` is private to this build, because Packer leaks keys and seeds into it. ``keep`` leaves
-    the machine on a failure. ``on_tick`` is called about every second and may raise to stop the build.
+    the machine on a failure. ``on_name`` gets each temporary name that Packer gave in the cloud;
+    ``on_tick`` is called about every second and may raise to stop the build.
     Raises ``BuildFailed``; on an interruption Packer's whole group gets SIGINT and time to clean up.
     """
     said = Log()
 
     def take(line: str) -> None:
+        known = set(said.names)
         shown = said.feed(line)
+        if on_name:
+            for name in sorted(said.names - known):
+                on_name(name)
         if shown:
             on_progress(shown)
         if on_line:

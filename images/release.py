@@ -16,7 +16,7 @@ from typing import Any
 
 from images import bundle, gate, lock, run
 from images.capture_gate import Evidence
-from images.clouds import Image
+from images.clouds.model import Image
 from images.errors import ExitCode, UserError
 from images.inputs import Inputs
 from images.job import Job, Made
@@ -29,7 +29,7 @@ from images.settings import CHECKOUT, Settings
 from images.spec import Spec
 
 CHANNEL = "candidate"
-NO_GPU = "no machine with a GPU was part of this build"
+NO_GPU = "no check of a GPU ran in this build"
 
 
 @dataclass
@@ -50,6 +50,12 @@ class Outcome:
     not_tested: list[str]
     evidence: str
     stages: dict[str, float] = field(default_factory=dict)
+    regions: dict[str, str] = field(default_factory=dict)  # region -> image id
+
+
+def actor() -> str:
+    """Who publishes, in words."""
+    return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
 def publish(job: Job, made: Made) -> Outcome:
@@ -62,8 +68,9 @@ def publish(job: Job, made: Made) -> Outcome:
         release,
         blobs,
         channel=CHANNEL,
-        actor=f"{getpass.getuser()}@{socket.gethostname()}",
+        actor=actor(),
         reason=f"build {job.build.id}",
+        wanted=job.inputs.cloud.regions(job.inputs.loaded),
     )
     channel = CHANNEL if published.moved else f"{CHANNEL} (not moved: {published.why})"
     return outcome(job.inputs, release, published.digest, channel, published.serial, status="published")
@@ -86,7 +93,7 @@ def unchanged(settings: Settings, inputs: Inputs) -> Outcome | None:
             raise
         return None
     there = all(
-        inputs.cloud.image_state(found.id, region) == "available"
+        inputs.cloud.image_state(found.id, region, settings) == "available"
         for region, found in release.image.regions.items()
     )
     if release.build.inputs_digest != inputs.digest or not there:
@@ -261,33 +268,3 @@ def _source() -> dict[str, Any]:
     if head.returncode or status.returncode:
         return {"commit": None, "dirty": True}
     return {"commit": head.stdout.strip(), "dirty": bool(status.stdout.strip())}
-
-
-def published_images(settings: Settings, past: Sequence[Any]) -> set[str]:
-    """Ids of the images that the manifest has a record of, among the builds in ``past``.
-
-    Raises ``UserError`` when the manifest cannot be read: whether an image is published is not known then.
-    """
-    from images.manifest.resolve import read_record
-
-    store = open_store(settings.manifest)
-    found: set[str] = set()
-    for item in past:
-        state = item.state
-        try:
-            record = read_record(
-                store,
-                family=state["family"],
-                version=state["version"],
-                cloud=state["cloud"],
-                arch=state["arch"],
-            )
-            release = read_release(store, record.release)
-        except KeyError:  # a build that died before it had a version
-            continue
-        except UserError as error:
-            if error.code != ExitCode.NOTHING:
-                raise
-            continue
-        found |= {region.id for region in release.image.regions.values()}
-    return found

@@ -155,9 +155,9 @@ def supervise(
     """Runs ``args`` and hands each line of its output to ``on_line`` as it comes; returns the exit code.
 
     ``on_tick`` is called about once a second. On an exception (an interruption, or one that a callback
-    raises) the process group gets SIGINT,
-    ``grace`` seconds to clean up after itself, then SIGKILL; its output is still read and logged
-    meanwhile. Never only the first process: Packer's wrapper ignores SIGINT and outlives its children.
+    raises) the process group gets SIGINT, ``grace`` seconds to clean up after itself (or the exception's
+    own ``grace``), then SIGKILL; its output is still read and logged meanwhile. Never only the first
+    process: Packer's wrapper ignores SIGINT and outlives its children.
     ``keep`` leaves the rest of the group running when the command itself has ended with an error.
     """
     words = tuple(str(arg) for arg in args)
@@ -171,9 +171,9 @@ def supervise(
         try:
             for line in lines:
                 on_line(line)
-        except BaseException:
+        except BaseException as error:
             signal_group(process, signal.SIGINT)
-            deadline = time.monotonic() + grace
+            deadline = time.monotonic() + getattr(error, "grace", grace)
             # A second Ctrl-C ends the grace.
             with contextlib.suppress(Interrupted, KeyboardInterrupt, subprocess.TimeoutExpired):
                 for _ in _lines(process, logfile, deadline=deadline):

@@ -43,9 +43,14 @@ class Settings(Strict):
     manifest: Path = Path("manifest")
     build_dir: Path = Path("build")
     cache: Path = Path("~/.cache/gpu-image")
+    locks: Path = Path("images/locks")
     keep_hours: int = Field(default=8, ge=1, description="expiry of a machine kept by --on-error=keep")
+    build_hours: int = Field(
+        default=4, ge=1, le=48, description="a cloud's machines end themselves so long after the build began"
+    )
     retention: Retention = Retention()
     site: Site = Site()
+    clouds: dict[str, dict[str, Any]] = Field(default={}, description="a site's own part of each cloud")
 
     @field_validator("manifest", mode="before")
     @classmethod
@@ -54,10 +59,17 @@ class Settings(Strict):
             raise ValueError("a manifest is a folder; object stores cannot be used yet")
         return value
 
-    @field_validator("manifest", "build_dir", "cache")
+    @field_validator("manifest", "build_dir", "cache", "locks")
     @classmethod
     def _absolute(cls, value: Path) -> Path:
         return (CHECKOUT / value.expanduser()).absolute()
+
+    def cloud(self, name: str, model: type[yaml_source.Model]) -> yaml_source.Model:
+        """What the site says of one cloud, validated by the cloud's own model."""
+        source = yaml_source.Source("settings", {})
+        return yaml_source.validate(
+            source, model, data=self.clouds.get(name, {}), prefix=("gpu_image", "clouds", name)
+        )
 
     def image_for(self, cloud: str) -> str:
         """The image built for ``cloud`` when ``--image`` is not given."""

@@ -2,61 +2,76 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from images import builds
+from images import builds, clouds
 from images.builds import Past
+from images.clouds import Cloud
+from images.clouds.model import Removable, Scope
 from images.errors import ExitCode, UserError
-from images.manifest import codec, documents
+from images.manifest.named import channel_images, named_images
 from images.manifest.store import open_store
-from images.release import published_images
 from images.settings import Settings
 
 #: A temporary folder of ours that no build folder names any more is old enough to be nobody's.
 ORPHAN_SECONDS = 24 * 3600
 
 
-@dataclass(frozen=True)
-class Removable:
-    """Something that may go; ``remove`` deletes it."""
-
-    kind: str
-    name: str
-    reason: str
-    remove: Callable[[], object] = field(repr=False)
-
-
 def dead(settings: Settings) -> list[str]:
-    """Cleans up after our own dead builds and expired machines; returns what was removed, a line each."""
+    """Cleans up after our own dead builds and expired machines on this host; returns what was removed, a
+    line each. What they left in a cloud is ``leftovers``' business: it may be slow, and cost an account."""
     past = builds.past(settings.build_dir)
-    published = published_images(settings, past)
-    lines = []
-    for item in past:
-        if _is_dead(item):
-            lines += [f"{item.id}: {line}" for line in _clean_up(item, published)]
-    return lines
+    published = _published(settings, past)
+    gone = [item for item in past if _is_dead(item)]
+    return [f"{item.id}: {line}" for item in gone for line in builds.clean_up(item, keep=published)]
 
 
 def _is_dead(item: Past) -> bool:
     return not item.alive and (item.expired or (item.status == "died" and "swept" not in item.state))
 
 
-def _clean_up(item: Past, published: set[str]) -> list[str]:
-    """As ``builds.clean_up``; a build that died after it was published keeps its image."""
-    return builds.clean_up(item, keep=published)
+def _published(settings: Settings, past: Sequence[Past]) -> set[str]:
+    """The images of these builds that the manifest names; those of a build that died after it was published
+    stay. Raises ``UserError`` when the manifest cannot be read: then it is not known what may go."""
+    found = []
+    for item in past:
+        with contextlib.suppress(KeyError):  # a build that died before it knew its name
+            state = item.state
+            found.append((state["family"], state["version"], state["cloud"], state["arch"]))
+    return set(named_images(open_store(settings.manifest), found))
 
 
-def leftovers(settings: Settings) -> list[Removable]:
-    """What dead builds and expired machines left. Live builds and what the manifest names are not in it."""
+def leftovers(settings: Settings, cloud: Cloud, *, anybodys: bool = False) -> list[Removable]:
+    """What dead builds and expired machines left, here and in ``cloud``. Live builds and what the manifest
+    names are not in it."""
     past = builds.past(settings.build_dir)
-    published = published_images(settings, past)
+    return _local(settings, past) + cloud.leftovers(_scope(settings, cloud, past, anybodys))
+
+
+def _scope(settings: Settings, cloud: Cloud, past: Sequence[Past], anybodys: bool) -> Scope:
+    mine = [item for item in past if item.state.get("cloud") == cloud.name]
+    live = [item for item in mine if item.alive or (item.status == "kept" and not item.expired)]
+    gone = [item for item in mine if item not in live]
+    return Scope(
+        settings=settings,
+        keep=set(named_images(open_store(settings.manifest))),
+        live=[item.id for item in live],
+        dead=[item.id for item in gone],
+        anybodys=anybodys,
+        names=sorted({name for item in gone for name in item.state.get("names", [])}),
+    )
+
+
+def _local(settings: Settings, past: Sequence[Past]) -> list[Removable]:
+    """Processes, temporary folders and disks of dead builds on this host."""
+    published = _published(settings, past)
     found = []
     for item in past:
         if item.alive or (item.status == "kept" and not item.expired):
@@ -79,11 +94,11 @@ def leftovers(settings: Settings) -> list[Removable]:
     return found + _orphans(past)
 
 
-def _orphans(past: list[Past]) -> list[Removable]:
+def _orphans(past: Sequence[Past]) -> list[Removable]:
     """Temporary folders of builds whose folder is gone (a checkout that was deleted)."""
     known = {item.state.get("temporary") for item in past}
     found = []
-    for path in Path(tempfile.gettempdir()).glob("gpu-image-*"):
+    for path in {*Path(tempfile.gettempdir()).glob("gpu-image-*"), *Path("/tmp").glob("gpu-image-*")}:
         try:
             old = time.time() - path.stat().st_mtime > ORPHAN_SECONDS and path.owner()
         except (OSError, KeyError):
@@ -97,7 +112,7 @@ def retention(settings: Settings, *, everything: bool = False) -> list[Removable
     """What the retention lets go: images that no channel names, failed builds, cached base disks."""
     keep = settings.retention
     past = [item for item in builds.past(settings.build_dir) if not item.alive and item.status != "kept"]
-    named = channel_images(settings)
+    named = channel_images(open_store(settings.manifest))
     done = [item for item in past if item.status == "done"]
     failed = [item for item in past if item.status != "done"]
     found = []
@@ -125,17 +140,6 @@ def _folder(path: Path, kind: str, reason: str) -> Removable:
     return Removable(kind, str(path), reason, lambda: _remove(path))
 
 
-def channel_images(settings: Settings) -> set[str]:
-    """Ids of all images that a channel names, as target or as fallback."""
-    store = open_store(settings.manifest)
-    named: set[str] = set()
-    for key in store.list("channels/"):
-        channel = codec.load(documents.Channel, store.get(key)[0], name=key)
-        for target in (channel.target, channel.fallback):
-            named |= {region.id for region in target.regions.values()} if target else set()
-    return named
-
-
 def _remove(path: Path) -> None:
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
@@ -153,7 +157,8 @@ def enter(settings: Settings, identifier: str, command: str | None) -> None:
             code=ExitCode.NOTHING,
         )
     configs = sorted(Path(item.state["temporary"]).glob("ssh_config-*"))
-    if not configs or not builds.processes(identifier):
+    scope = Scope(settings=settings, keep=(), dead=[identifier], only=identifier)
+    if not configs or not clouds.load(str(item.state["cloud"])).running(scope):
         raise UserError(f"the machine of {identifier} is gone", code=ExitCode.NOTHING)
     words = ["ssh", "-F", str(configs[-1]), "vm", *([command] if command else [])]
     os.execvp(words[0], words)

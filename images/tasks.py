@@ -109,6 +109,7 @@ def summary(outcome: Any) -> list[str]:
         f"  release   {outcome.release}",
         f"  channel   {outcome.channel}, serial {outcome.serial}",
         f"  evidence  {outcome.evidence}",
+        *(f"  region    {region} {found}" for region, found in sorted(outcome.regions.items())),
         f"  boot it   {outcome.how_to_boot}",
     ]
     if took:
@@ -151,7 +152,7 @@ def render(
     options = inputs.Options(
         cloud=cloud, image=loaded.spec.family, arch=arch, lock_file=Path(lock) if lock else None
     )
-    found = inputs.lock_for(chosen, loaded, options, note=progress.say)
+    found = inputs.lock_for(chosen, loaded, options, settings=site, note=progress.say)
     version = packer.parse_version(packer_version) if packer_version else packer.version()
     files = renderer.render(chosen, loaded, found, packer_version=version)
     renderer.write(files, Path(out))
@@ -180,21 +181,21 @@ def lock_(
     chosen = clouds.load(cloud)
     loaded = spec.load(image or site.image_for(cloud), overrides=tuple(set or ()))
     options = inputs.Options(cloud=cloud, image=loaded.spec.family, arch=arch)
-    resolved = inputs.lock_for(chosen, loaded, options, note=progress.say, again=True)
+    resolved = inputs.lock_for(chosen, loaded, options, settings=site, note=progress.say, again=True)
     for package in resolved.kernel.packages:
         print(f"{package.name} {package.version} sha256:{package.sha256}")
     if not loaded.overrides:
-        progress.say(f"written: {lock.path_for(loaded.spec.family, cloud, arch)}")
+        progress.say(f"written: {lock.path_for(loaded.spec.family, cloud, arch, site.locks)}")
 
 
 @task(help={"cloud": CLOUD, "accel": "kvm or tcg"})
 def doctor(c: Context, cloud: str = "local", accel: str | None = None) -> None:
     """Say what is missing for a build, how to get it, and whether KVM works. Exit code 2 if anything is."""
-    from images import clouds
+    from images import clouds, settings
     from images import doctor as doctor_
     from images.errors import ExitCode
 
-    rows = doctor_.report(clouds.load(cloud), accel=accel)
+    rows = doctor_.report(clouds.load(cloud), settings.load(c.config), accel=accel)
     for good, what, detail in rows:
         print(f"{'ok     ' if good else 'MISSING'}  {what:24} {detail}")
     if not all(good for good, _, _ in rows):
@@ -209,17 +210,98 @@ def ssh(c: Context, build: str, command: str | None = None) -> None:
     sweep.enter(settings.load(c.config), build, command)
 
 
-@task(help={"yes": "remove what is shown"})
-def sweep(c: Context, yes: bool = False) -> None:
-    """Show what dead builds left (processes, temporary folders, disks); remove it with --yes.
+@task(
+    help={
+        "cloud": "also in this cloud (default: only on this machine)",
+        "yes": "remove what is shown",
+        "packers": "also old, untagged key pairs and groups of any Packer: not in a shared account",
+    }
+)
+def sweep(c: Context, cloud: str = "local", yes: bool = False, packers: bool = False) -> None:
+    """Show what dead builds left (processes, disks; in a cloud machines, images, ...); remove it with --yes.
 
     Never touches a live build, a kept machine before its expiry, or what the manifest names.
     """
-    from images import settings
+    from images import clouds, settings
     from images import sweep as sweep_
 
-    found = sweep_.leftovers(settings.load(c.config))
+    found = sweep_.leftovers(settings.load(c.config), clouds.load(cloud), anybodys=packers)
     _remove(found, yes=yes, nothing="nothing is left over")
+
+
+RELEASE = "the release: its digest (sha256:...), as build prints it"
+
+
+@task(
+    positional=["release"],
+    iterable=["region"],
+    help={
+        "release": RELEASE,
+        "region": "a region to copy to (default: those of the spec); may be given several times",
+        "json": "print the result as JSON",
+    },
+)
+def replicate(c: Context, release: str, region: Sequence[str] | None = None, json: bool = False) -> None:
+    """Copy a published image to other regions; do it again for those that failed.
+
+    What is there already is verified and kept. A region that fails is recorded, takes nothing back, and
+    makes the exit code 1.
+    """
+    import dataclasses
+
+    from images import clouds, progress, settings, spec
+    from images import replicate as steps
+    from images.manifest.resolve import read_release
+    from images.manifest.store import open_store
+
+    site = settings.load(c.config)
+    found = read_release(open_store(site.manifest), release)
+    stages = progress.Stages()
+    with stages.stage("replicate", "copies in other regions") as stage:
+        done = steps.replicate(
+            clouds.load(found.cloud),
+            spec.load(found.family),
+            release,
+            settings=site,
+            note=stage.note,
+            wanted=tuple(region or ()),
+        )
+    if json:
+        _print_json(dataclasses.asdict(done))
+    else:
+        for name, identifier in sorted(done.images.items()):
+            print(f"{name}  {identifier}")
+    done.require_all()
+
+
+@task(
+    name="share",
+    positional=["release"],
+    iterable=["account"],
+    help={"release": RELEASE, "account": "who may launch it, as the cloud names accounts; may be repeated"},
+)
+def share(c: Context, release: str, account: Sequence[str] | None = None) -> None:
+    """Let other accounts launch a published image, in every region where it is.
+
+    Copies that are made later are shared too.
+    """
+    from images import clouds, progress, settings
+    from images import replicate as steps
+    from images.errors import UserError
+    from images.manifest.resolve import read_release
+    from images.manifest.store import open_store
+
+    if not account:
+        raise UserError("--account is missing", hint="./inv share RELEASE --account=123456789012")
+    site = settings.load(c.config)
+    found = read_release(open_store(site.manifest), release)
+    stages = progress.Stages()
+    with stages.stage("share", f"share with {', '.join(account)}") as stage:
+        images = steps.share(
+            clouds.load(found.cloud), release, tuple(account), settings=site, note=stage.note
+        )
+    for name, identifier in sorted(images.items()):
+        print(f"{name}  {identifier}")
 
 
 @task(help={"yes": "remove what is shown", "all": "also the newest ones and the caches"})
@@ -236,11 +318,21 @@ def clean(c: Context, yes: bool = False, all: bool = False) -> None:
 
 
 def _remove(found: Sequence[Any], *, yes: bool, nothing: str) -> None:
-    """Shows what may go; with ``yes`` it goes."""
+    """Shows what may go; with ``yes`` it goes, and what refuses does not keep the rest."""
+    from images.errors import ExitCode, UserError
+
+    failed = 0
     for item in found:
-        print(f"{'removed' if yes else 'would remove'}  {item.kind:10} {item.name}  ({item.reason})")
         if yes:
-            item.remove()
+            try:
+                item.remove()
+            except UserError as error:
+                failed += 1
+                print(f"stays    {item.kind:10} {item.name}  ({error.message})")
+                continue
+        print(f"{'removed' if yes else 'would remove'}  {item.kind:10} {item.name}  ({item.reason})")
+    if failed:
+        raise UserError(f"{failed} could not be removed", code=ExitCode.FAILED)
     if not found:
         print(nothing)
     elif not yes:
@@ -261,6 +353,6 @@ def _print_json(document: Any) -> None:
 def collection() -> Collection:
     """These tasks."""
     found = Collection()
-    for item in (build, render, lock_, doctor, ssh, sweep, clean):
+    for item in (build, render, lock_, doctor, ssh, replicate, share, sweep, clean):
         found.add_task(item)
     return found

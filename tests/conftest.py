@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 
-from images import clouds, sshkey
-from images.clouds import Image, LaunchRequest, Machine
-from images.settings import CHECKOUT
+from images import clouds, spec, sshkey
+from images.clouds import Machine
+from images.clouds.model import Context, Image, LaunchRequest
+from images.settings import CHECKOUT, Settings
+from tests.cloud_sim import report
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,13 @@ def shared_vm(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     key = sshkey.generate(folder, "test")
     request = LaunchRequest(
         name="shared-bios",
-        build_id=str(built.outcome["build_id"]),
+        context=Context(
+            build_id=str(built.outcome["build_id"]),
+            loaded=spec.load("gpu-debian"),
+            arch="amd64",
+            settings=Settings(),
+            expires=0,
+        ),
         user="gate",
         private_key=key.private,
         public_key=key.public,
@@ -153,6 +161,23 @@ def shared_vm(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         capture_gate.settle(machine)
         document = json.loads((built.folder / "expected.json").read_bytes())
         yield SharedVm(machine, {**document, "disk_bytes": machine.disk_bytes})
+
+
+FAULTS = report.Table()
+
+
+@pytest.fixture
+def fault_table() -> report.Table:
+    """Collects what the fault tests saw."""
+    return FAULTS
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Prints the fault table, above pytest's own closing line."""
+    if FAULTS.rows:
+        terminalreporter.section("faults: builder's exit code, and what came of it")
+        for line in FAULTS.lines():
+            terminalreporter.write_line(line)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

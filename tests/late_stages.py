@@ -20,9 +20,9 @@ from invoke.config import Config
 from invoke.context import Context
 
 from images import cli, pipeline, settings
-from images.clouds import Base
 from images.clouds.local import base as bases
 from images.clouds.local.adaptor import LocalCloud
+from images.clouds.model import Base
 from images.inputs import Options
 from images.job import Job
 from images.progress import Stage

@@ -35,7 +35,7 @@ def nothing_is_left(site: Site) -> None:
         (["--set", "kernel.series"], "not of the form key=value"),
         (["--on-error=maybe"], "must be one of cleanup, keep"),
         (["--accel=warp"], "no accelerator 'warp'"),
-        (["--arch=arm64"], "gpu-debian is not made for arm64"),
+        (["--arch=arm64"], "gpu-debian is not made for arm64 on local"),
         (["--lock=tests/fixtures/locks/gpu-debian.local.amd64.json"], "a test fixture"),
         (["--lock=/nowhere"], "/nowhere does not exist"),
     ],

@@ -20,6 +20,9 @@ SCRIPTS = sorted(
         *(path for folder in FOLDERS for path in (CHECKOUT / folder).rglob("*.sh")),
     )
 )
+WORKFLOWS = sorted(
+    path.relative_to(CHECKOUT).as_posix() for path in (CHECKOUT / ".github/workflows").glob("*.yml")
+)
 MACHINE_SCRIPTS = [
     "validation/boot_checks/bin/gpu-boot-check",
     "validation/boot_checks/boot-checks.d/10-services",
@@ -37,13 +40,20 @@ MACHINE_SCRIPTS = [
         pytest.param(["yamllint", "--strict", "."], id="yamllint"),
         pytest.param(["shellcheck", *SCRIPTS], id="shellcheck"),
         pytest.param(
+            ["check-jsonschema", "--builtin-schema", "vendor.github-workflows", *WORKFLOWS], id="workflows"
+        ),
+        pytest.param(["zizmor", "--offline", "--no-progress", *WORKFLOWS], id="zizmor"),
+        # Those that hold credentials of a cloud.
+        pytest.param(
             [
-                "check-jsonschema",
-                "--builtin-schema",
-                "vendor.github-workflows",
-                ".github/workflows/pull-request.yml",
+                "zizmor",
+                "--offline",
+                "--no-progress",
+                "--persona=pedantic",
+                ".github/workflows/nightly.yml",
+                ".github/workflows/sweep.yml",
             ],
-            id="workflows",
+            id="zizmor-pedantic",
         ),
     ],
 )

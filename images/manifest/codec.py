@@ -10,13 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NoReturn, TypeVar
 
 from pydantic import ValidationError
 
 from images.errors import ExitCode, UserError
-from images.manifest.documents import Document
+from images.manifest.parts import Document
 
 Doc = TypeVar("Doc", bound=Document)
 
@@ -46,6 +46,22 @@ def dump(document: Document) -> bytes:
     name = f"the new {document.kind} document"
     data = document.model_dump(mode="json", by_alias=True)
     _validate(type(document), data, name=name, extra="forbid")
+    return _encode(data, name)
+
+
+def revise(model: type[Document], content: bytes, edit: Callable[[dict[str, Any]], None]) -> bytes:
+    """The bytes of a document that ``load`` has read, after ``edit`` changed its plain data in place.
+
+    For the documents that change: what a newer program wrote and this one does not know stays in it.
+    """
+    name = f"the new {model.kind} document"
+    data = _parse(content, name)
+    edit(data)
+    _validate(model, data, name=name, extra="ignore")
+    return _encode(data, name)
+
+
+def _encode(data: Mapping[str, Any], name: str) -> bytes:
     try:
         text = json.dumps(data, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
         content = text.encode() + b"\n"

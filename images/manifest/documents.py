@@ -1,4 +1,4 @@
-"""The documents of the manifest.
+"""The documents of the manifest: the release here, what changes after it in ``later.py``.
 
 What must not be said without proof is refused by the shape of the document, so that the JSON Schemas in
 ``schemas/`` refuse it too: "validated" exists only together with evidence from real hardware, "not run"
@@ -11,65 +11,16 @@ To add a document: a subclass of ``Document`` and its name in ``ALL`` here, its 
 
 from __future__ import annotations
 
-import datetime
 import hashlib
 from collections.abc import Iterable
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    GetJsonSchemaHandler,
-    JsonValue,
-    model_validator,
-)
-from pydantic_core import CoreSchema
+from pydantic import Field, model_validator
 
+from images.manifest.later import Channel, Record, Revocations, Statement
+from images.manifest.parts import Arch, Digest, Document, Level, Name, Part, Sha256, Text, Time, Version
 
-def _real_time(value: str) -> str:
-    datetime.datetime.strptime(value, "%Y-%m-%dT%H:%M:%SZ")
-    return value
-
-
-Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
-Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-#: UTC, to the second: such times compare as text.
-Time = Annotated[
-    str,
-    Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$"),
-    AfterValidator(_real_time),
-]
-#: YYYY.MMDD.HHMMSS as three integers.
-Version = Annotated[str, Field(pattern=r"^[0-9]{4}\.[1-9][0-9]{2,3}\.(0|[1-9][0-9]{0,5})$")]
-Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
-Text = Annotated[str, Field(pattern=r"\S", max_length=4000)]
-Arch = Literal["amd64", "arm64"]
-Level = Literal["gpu_hardware", "gpu_simulated", "vm_no_gpu", "static"]
-
-
-class Part(BaseModel):
-    """A part of a document: unknown keys and values of another type are errors, nothing is converted."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, populate_by_name=True)
-
-
-class Document(Part):
-    """A whole document. ``schema`` says its kind and major version; ``ext`` is for a site's own data."""
-
-    kind: ClassVar[str]
-    ext: dict[str, JsonValue] = {}
-
-    @classmethod
-    def __get_pydantic_json_schema__(
-        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        """Requires ``schema``: it has a default only for who makes a document in Python."""
-        schema = handler.resolve_ref_schema(handler(core_schema))
-        schema["required"] = ["schema", *schema.get("required", [])]
-        return schema
-
+__all__ = ["ALL", "Channel", "Document", "Record", "Release", "Revocations", "Statement"]
 
 # --- release: one image build on one cloud and architecture -----------------------------------------
 
@@ -155,7 +106,6 @@ class ValidationFailed(Part):
 
 
 Validation = Annotated[Validated | NotValidated | ValidationFailed, Field(discriminator="state")]
-ValidationState = Literal["validated", "not_validated", "failed"]
 
 
 class GpuFamily(Part):
@@ -320,94 +270,4 @@ class Release(Document):
         return self
 
 
-# --- record: what is known of one build by now --------------------------------------------------------
-
-
-class Record(Document):
-    """Finds the release of a version; later facts are added to it as statements. Mutable."""
-
-    kind = "record"
-    schema_: Literal["gpu-image/record/v1"] = Field(default="gpu-image/record/v1", alias="schema")
-    family: Name
-    version: Version
-    cloud: Name
-    arch: Arch
-    release: Digest
-    lifecycle: Literal["candidate", "active", "deprecated", "revoked", "deleted"]
-    updated: Time
-    statements: list[Digest] = Field(default=[])
-
-
-# --- channel: the pointer that provisioners read ------------------------------------------------------
-
-
-class TargetRegion(Part):
-    """The image to launch in one region, and the release it belongs to: a region may lag behind."""
-
-    id: Text
-    release: Digest
-
-
-class Target(Part):
-    """What a channel points to: all that a launch needs."""
-
-    release: Digest
-    version: Version
-    regions: dict[Name, TargetRegion] = Field(min_length=1)
-    gpu: dict[Name, ValidationState]
-    bundle_digest: Digest = Field(description="what a machine booted from the image reports")
-
-
-class Channel(Document):
-    """A pointer to the release to launch. Mutable: each version has the next serial and names its parent."""
-
-    kind = "channel"
-    schema_: Literal["gpu-image/channel/v1"] = Field(default="gpu-image/channel/v1", alias="schema")
-    family: Name
-    cloud: Name
-    arch: Arch
-    channel: Name
-    serial: int = Field(ge=1, description="one more than the parent's; never goes down")
-    parent: Digest | None = Field(description="digest of the version before this one; null for the first")
-    updated: Time
-    expires: Time | None = Field(default=None, description="not to be used from then on")
-    action: Literal["create", "promote", "rollback", "hold", "resume", "backfill", "refresh"]
-    actor: Text
-    reason: Text
-    target: Target
-    fallback: Target | None = Field(default=None, description="the target before this one")
-
-    @model_validator(mode="after")
-    def _only_the_first_has_no_parent(self) -> Self:
-        if (self.serial == 1) != (self.parent is None):
-            raise ValueError(f"serial {self.serial} with parent {self.parent}")
-        return self
-
-
-# --- revocations: what must not be launched any more --------------------------------------------------
-
-
-class Revocation(Part):
-    """One revoked release with every image id it has anywhere."""
-
-    release: Digest
-    version: Version
-    images: list[Text]
-    reason: Text
-    severity: Literal["stop_new", "drain", "terminate"]
-    effective: Time = Field(description="a time to come is a schedule, not a revocation yet")
-    replacement: Digest | None = None
-
-
-class Revocations(Document):
-    """The revoked releases of a family. Mutable; no document means that nothing was revoked."""
-
-    kind = "revocations"
-    schema_: Literal["gpu-image/revocations/v1"] = Field(default="gpu-image/revocations/v1", alias="schema")
-    family: Name
-    serial: int = Field(ge=1)
-    updated: Time
-    entries: list[Revocation]
-
-
-ALL: tuple[type[Document], ...] = (Release, Record, Channel, Revocations)
+ALL: tuple[type[Document], ...] = (Release, Statement, Record, Channel, Revocations)

@@ -8,6 +8,11 @@ def release(digest: str) -> str:
     return _by_digest("releases", digest, ".json")
 
 
+def statement(digest: str) -> str:
+    """A later fact about a release, by the digest of its bytes."""
+    return _by_digest("statements", digest, ".json")
+
+
 def blob(digest: str) -> str:
     """Evidence, a report, a log: any bytes that a release links to."""
     return _by_digest("blobs", digest)
@@ -23,9 +28,14 @@ def record(family: str, version: str, cloud: str, arch: str) -> str:
     return f"records/{family}/{version}/{cloud}-{arch}.json"
 
 
+def channels(family: str, cloud: str, arch: str) -> str:
+    """What the keys of all channels of one image start with."""
+    return f"channels/{family}/{cloud}/{arch}/"
+
+
 def channel(family: str, cloud: str, arch: str, name: str) -> str:
     """The pointer that provisioners read: mutable."""
-    return f"channels/{family}/{cloud}/{arch}/{name}.json"
+    return f"{channels(family, cloud, arch)}{name}.json"
 
 
 def revocations(family: str) -> str:

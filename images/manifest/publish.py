@@ -1,28 +1,27 @@
 """Publishing: evidence first, the pointer last.
 
 Blobs, release, record, then the channel by compare-and-swap. Whoever is killed in between leaves objects
-that nothing points to; publishing again finishes the job. Signatures go where ``_put`` has returned and
+that nothing points to; publishing again finishes the job. Signatures go where ``put`` has returned and
 the next write has not begun: over the release, and over the pointer before the swap.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 
 from images.errors import ExitCode, UserError
 from images.lock import now
 from images.manifest import codec, keys
-from images.manifest.documents import Channel, Record, Release, Target, TargetRegion
+from images.manifest.documents import Channel, Record, Release
 from images.manifest.resolve import check_identity
 from images.manifest.store import Conflict, NotFound, Store
+from images.manifest.targets import backfill, next_target
+from images.manifest.writing import put, until_written
 
 #: The channel that a build may move by itself. The others are reached by promotion, which has rules.
 CANDIDATE = "candidate"
-
-#: Lost races in a row before we give up. Each lost race means that somebody else succeeded.
-ATTEMPTS = 100
 
 
 @dataclass(frozen=True)
@@ -48,12 +47,15 @@ def publish(
     actor: str,
     reason: str,
     expires: str | None = None,
+    wanted: Collection[str] | None = None,
 ) -> Published:
     """Publishes ``release`` and points ``channel`` to it; doing it again changes nothing.
 
     ``blobs`` are the evidence by digest: exactly what the release links to. An older build never takes a
-    channel from a newer one: then the release is published and the channel stays. Raises ``UserError``
-    when something is wrong with the input or the store; then the channel has not moved.
+    channel from a newer one: then the release is published and the channel stays. A region that only the
+    channel's last target has keeps that image until there is one of this release, if it is among
+    ``wanted`` (None: any region), and unless the old image is revoked. Raises ``UserError`` when something
+    is wrong with the input or the store; then the channel has not moved.
     """
     if channel != CANDIDATE:
         raise UserError(f"a build is published to {CANDIDATE}, not to {channel}")
@@ -61,20 +63,26 @@ def publish(
     content = codec.dump(release)
     digest = codec.digest_of(content)
     for name, blob in blobs.items():
-        _put(store, keys.blob(name), blob)
-    _put(store, keys.release(digest), content)
+        put(store, keys.blob(name), blob)
+    put(store, keys.release(digest), content)
     _record(store, release, digest)
-    for _ in range(ATTEMPTS):
-        # A lost race is no reason to write again what was decided before it: decide again.
-        with contextlib.suppress(Conflict):
-            return _point(
-                store, release, digest, channel=channel, actor=actor, reason=reason, expires=expires
-            )
-    raise UserError(
-        f"channel {channel} changed {ATTEMPTS} times while it was being written",
+    published = until_written(
+        lambda: _point(
+            store,
+            release,
+            digest,
+            channel=channel,
+            actor=actor,
+            reason=reason,
+            expires=expires,
+            wanted=wanted,
+        ),
+        what=f"channel {channel}",
         hint="publish again; the release itself is there",
-        code=ExitCode.FAILED,
     )
+    # A copy recorded between our look at the record and the swap has not seen this channel.
+    serials = backfill(store, digest, actor=actor)
+    return replace(published, serial=serials.get(channel, published.serial))
 
 
 def _check(release: Release, blobs: Mapping[str, bytes]) -> None:
@@ -91,18 +99,6 @@ def _check(release: Release, blobs: Mapping[str, bytes]) -> None:
     for digest, blob in blobs.items():
         if codec.digest_of(blob) != digest or len(blob) != linked[digest]:
             raise UserError(f"not published: the blob {digest} is something else", code=ExitCode.FAILED)
-
-
-def _put(store: Store, key: str, content: bytes) -> None:
-    """Creates a content-addressed object; finding the same bytes there is success."""
-    try:
-        store.create(key, content)
-    except Conflict:
-        if store.get(key)[0] != content:
-            raise UserError(
-                f"{key} in the manifest at {store.name} has other bytes than its name says: it is damaged",
-                code=ExitCode.FAILED,
-            ) from None
 
 
 def _record(store: Store, release: Release, digest: str) -> None:
@@ -137,6 +133,7 @@ def _point(
     actor: str,
     reason: str,
     expires: str | None,
+    wanted: Collection[str] | None,
 ) -> Published:
     """One decision about the channel and one try to write it. Raises ``Conflict`` when a race is lost.
 
@@ -168,30 +165,16 @@ def _point(
         action="promote" if current else "create",
         actor=actor,
         reason=reason,
-        target=target_of(release, digest),
+        target=next_target(store, release, digest, current, wanted=wanted),
         fallback=current.target if current else None,
     )
     content = codec.dump(pointer)
-    _put(store, keys.pointer(codec.digest_of(content)), content)
+    put(store, keys.pointer(codec.digest_of(content)), content)
     if current:
         store.replace(key, content, tag)
     else:
         store.create(key, content)
     return Published(digest, channel, pointer.serial, moved=True)
-
-
-def target_of(release: Release, digest: str) -> Target:
-    """What a channel says about a release."""
-    return Target(
-        release=digest,
-        version=release.version,
-        regions={
-            name: TargetRegion(id=region.id, release=digest)
-            for name, region in release.image.regions.items()
-        },
-        gpu={name: family.validation.state for name, family in release.gpu.families.items()},
-        bundle_digest=release.boot_checks.bundle_digest,
-    )
 
 
 def order(version: str) -> tuple[int, ...]:

@@ -9,7 +9,19 @@ from images.errors import ExitCode, UserError
 from images.lock import now as current_time
 from images.manifest import codec, keys
 from images.manifest.codec import BadDocument
-from images.manifest.documents import Channel, Document, Record, Release, Revocation, Revocations
+from images.manifest.documents import Release
+from images.manifest.later import (
+    STATEMENT_KINDS,
+    Channel,
+    Record,
+    Replicated,
+    Revocation,
+    Revocations,
+    Statement,
+    StatementHead,
+    TargetRegion,
+)
+from images.manifest.parts import Document
 from images.manifest.store import NotFound, Store
 
 
@@ -18,7 +30,8 @@ class Resolved:
     """The answer to "which image?".
 
     ``id`` is what a provisioner passes to the cloud, ``bundle_digest`` what a machine booted from it
-    reports, ``gpu`` the validation state by GPU family.
+    reports, ``gpu`` the validation state by GPU family. Where the region still has an older release, all
+    of that is the older one's, and ``lags_behind`` is the version that the channel has elsewhere.
     """
 
     id: str
@@ -33,6 +46,7 @@ class Resolved:
     serial: int
     bundle_digest: str
     gpu: dict[str, str]
+    lags_behind: str | None
 
 
 def resolve(
@@ -47,10 +61,11 @@ def resolve(
 ) -> Resolved:
     """The image that ``channel`` names, by three reads: channel, revocations, release.
 
-    ``region`` may be left out where there is only one; ``now`` is a UTC time as in the documents. Without
-    signatures the digest of the release is what notices a damaged image id, so the release is read, too.
-    Raises ``UserError`` with exit code 3 that says what is there instead: no such channel, region not
-    ready, expired, revoked; with exit code 1 when a document is damaged.
+    A fourth reads the statement, where the image came to the region after the release. ``region`` may be
+    left out where there is only one; ``now`` is a UTC time as in the documents. Without signatures the
+    digests of release and statement are what notices a damaged image id, so they are read, too. Raises
+    ``UserError`` with exit code 3 that says what is there instead: no such channel, region not ready,
+    expired, revoked; with exit code 1 when a document is damaged.
     """
     pointer = read_channel(store, family=family, cloud=cloud, arch=arch, channel=channel)
     now = now or current_time()
@@ -73,8 +88,10 @@ def resolve(
     release = read_release(store, found.release)
     key = keys.channel(family, cloud, arch, channel)
     check_identity(release, key, family=family, cloud=cloud, arch=arch)
-    if region not in release.image.regions or release.image.regions[region].id != found.id:
-        raise BadDocument(key, f"has another image in {region} than the release {found.release}")
+    _check_region(store, key, region, found, release)
+    said = found.lagging or pointer.target
+    if (said.version, said.bundle_digest) != (release.version, release.boot_checks.bundle_digest):
+        raise BadDocument(key, f"has another version or bundle in {region} than the release {found.release}")
     return Resolved(
         id=found.id,
         release_digest=found.release,
@@ -88,7 +105,17 @@ def resolve(
         serial=pointer.serial,
         bundle_digest=release.boot_checks.bundle_digest,
         gpu={name: item.validation.state for name, item in release.gpu.families.items()},
+        lags_behind=pointer.target.version if found.lagging else None,
     )
+
+
+def _check_region(store: Store, key: str, region: str, found: TargetRegion, release: Release) -> None:
+    """Raises ``BadDocument`` unless the release, or a statement about it, has this image in this region."""
+    there = release.image.regions[region].id if region in release.image.regions else None
+    if found.statement:
+        there = replica(store, found.statement, release=found.release, region=region)
+    if there != found.id:
+        raise BadDocument(key, f"has another image in {region} than the release {found.release}")
 
 
 def read_channel(store: Store, *, family: str, cloud: str, arch: str, channel: str) -> Channel:
@@ -110,10 +137,40 @@ def read_channel(store: Store, *, family: str, cloud: str, arch: str, channel: s
 def read_release(store: Store, digest: str) -> Release:
     """The release whose bytes have this digest. Raises ``UserError``: 3 not there, 1 damaged."""
     key = keys.release(digest)
+    return codec.load(Release, _verified(store, key, digest), name=key)
+
+
+def read_statement(store: Store, digest: str, *, release: str) -> Statement | None:
+    """The statement with this digest, which something names; None: of a kind this program does not know.
+
+    Raises ``BadDocument`` when it is missing, damaged, or about another release than ``release``.
+    """
+    key = keys.statement(digest)
+    try:
+        content = _verified(store, key, digest)
+    except NotFound:
+        raise BadDocument(key, f"is missing, and the manifest at {store.name} names it") from None
+    head = codec.load(StatementHead, content, name=key)
+    if head.release != release:
+        raise BadDocument(key, f"is about {head.release}, expected {release}")
+    if head.body.kind not in STATEMENT_KINDS:
+        return None
+    return codec.load(Statement, content, name=key)
+
+
+def replica(store: Store, digest: str, *, release: str, region: str) -> str:
+    """The image id in ``region`` by the statement with this digest. Raises ``BadDocument``."""
+    statement = read_statement(store, digest, release=release)
+    if not statement or not isinstance(statement.body, Replicated) or statement.body.region != region:
+        raise BadDocument(keys.statement(digest), f"does not say that the image is in {region}")
+    return statement.body.id
+
+
+def _verified(store: Store, key: str, digest: str) -> bytes:
     content, _ = store.get(key)
     if codec.digest_of(content) != digest:
         raise BadDocument(key, "is damaged: its bytes do not have the digest in its name")
-    return codec.load(Release, content, name=key)
+    return content
 
 
 def read_record(store: Store, *, family: str, version: str, cloud: str, arch: str) -> Record:
@@ -125,6 +182,19 @@ def read_record(store: Store, *, family: str, version: str, cloud: str, arch: st
         raise _nothing(f"no {family} {version} on {cloud} {arch}", f"looked in {store.name}") from None
     record = codec.load(Record, content, name=key)
     check_identity(record, key, family=family, version=version, cloud=cloud, arch=arch)
+    return record
+
+
+def record_of(store: Store, release: Release, digest: str) -> Record:
+    """The record of a release. Raises ``UserError``: 3 when there is none, 1 when it has another release."""
+    build = {
+        "family": release.family,
+        "version": release.version,
+        "cloud": release.cloud,
+        "arch": release.arch,
+    }
+    record = read_record(store, **build)
+    check_identity(record, keys.record(**build), release=digest)
     return record
 
 

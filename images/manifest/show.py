@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from images.manifest.documents import Channel, DiskFile, Gate, Release, Validated
+from images.manifest.regions import RegionState
 
 RESULTS = ("pass", "fail", "unknown", "not_run")
 
 
-def render(release: Release, digest: str, pointer: Channel | None = None) -> RenderableType:
+def render(
+    release: Release,
+    digest: str,
+    *,
+    regions: Mapping[str, RegionState],
+    shares: Mapping[str, Mapping[str, str]],
+    pointer: Channel | None = None,
+) -> RenderableType:
     """The summary of a release. ``pointer`` is the channel through which it was found."""
     return Group(
         _pairs(_identity(release, digest, pointer)),
+        _table(["region", "state", "id", ""], list(_regions(regions, pointer))),
+        _table(["shared with", "in", "id"], list(_shares(shares, regions))),
         _table(
             ["software", "requested", "observed"],
             [
@@ -36,8 +46,6 @@ def _identity(release: Release, digest: str, pointer: Channel | None) -> Iterato
     if pointer:
         expires = f", expires {pointer.expires}" if pointer.expires else ""
         yield "channel", f"{pointer.channel}, serial {pointer.serial}, {pointer.updated}{expires}"
-    for name, region in sorted(release.image.regions.items()):
-        yield f"id in {name}", region.id
     disk = release.image.disk
     if isinstance(disk, DiskFile):
         yield "disk", f"{disk.format}, {disk.size / 1024**2:.0f} MiB, {disk.digest}"
@@ -50,6 +58,31 @@ def _identity(release: Release, digest: str, pointer: Channel | None) -> Iterato
     yield "source", (source.commit or "no git repository") + dirty
     for override in release.build.overrides:
         yield "override", override
+
+
+def _regions(regions: Mapping[str, RegionState], pointer: Channel | None) -> Iterator[list[str]]:
+    """Each region of the release; with a channel also those it still serves with an older release."""
+    target = pointer.target.regions if pointer else {}
+    for name in sorted({*regions, *target}):
+        known, there, notes = regions.get(name), target.get(name), []
+        if known and known.reason:
+            notes.append(f"{known.updated}: {known.reason}")
+        if there and there.lagging:
+            notes.append(f"the channel has {there.id} of {there.lagging.version} here")
+        elif pointer and known and known.state == "available" and not (there and there.id == known.id):
+            notes.append("not in the channel yet: replicate again")
+        state = "lagging" if there and there.lagging and not known else known.state if known else "-"
+        yield [name, state, (known.id if known else None) or "-", "; ".join(notes)]
+
+
+def _shares(
+    shares: Mapping[str, Mapping[str, str]], regions: Mapping[str, RegionState]
+) -> Iterator[list[str]]:
+    """Each share; one of an image that was replaced since then says so."""
+    for grantee, images in sorted(shares.items()):
+        for name, image in sorted(images.items()):
+            current = name in regions and regions[name].id == image
+            yield [grantee, name, image if current else f"{image} (not the image there now)"]
 
 
 def _gpu(release: Release) -> Iterator[list[str]]:

@@ -136,10 +136,11 @@ class FolderStore:
         parent = prefix.rpartition("/")[0]
         top = self.folder / check_key(parent) if parent else self.folder
         found = []
-        for folder, folders, files in os.walk(top):
-            folders[:] = [name for name in folders if not name.startswith(".")]
-            below = Path(folder).relative_to(self.folder)
-            found += [(below / name).as_posix() for name in files if not name.startswith(".")]
+        with self._explained("list", prefix):
+            for folder, folders, files in os.walk(top, onerror=_unless_missing):
+                folders[:] = [name for name in folders if not name.startswith(".")]
+                below = Path(folder).relative_to(self.folder)
+                found += [(below / name).as_posix() for name in files if not name.startswith(".")]
         return sorted(key for key in found if key.startswith(prefix))
 
     @contextlib.contextmanager
@@ -190,6 +191,12 @@ class FolderStore:
             yield
         finally:
             os.close(descriptor)
+
+
+def _unless_missing(error: OSError) -> None:
+    """A folder that cannot be read is not an empty one: its objects would be deleted as unknown."""
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def _tag(content: bytes) -> str:

@@ -41,7 +41,7 @@ def resolve(
     import dataclasses
     import json
 
-    from images import settings
+    from images import progress, settings
     from images.manifest.resolve import resolve as find
     from images.manifest.store import open_store
 
@@ -55,6 +55,8 @@ def resolve(
         channel=channel,
         region=region,
     )
+    if found.lags_behind:
+        progress.say(f"{found.region} still has {found.version}; the channel is at {found.lags_behind}")
     print(json.dumps(dataclasses.asdict(found), indent=2, sort_keys=True) if format == "json" else found.id)
 
 
@@ -75,7 +77,7 @@ def show(
     manifest: str | None = None,
     format: str = "text",
 ) -> None:
-    """Show what is in an image, what its checks said, and what nobody looked at.
+    """Show what is in an image and where it is, what its checks said, and what nobody looked at.
 
     For example: ./inv manifest.show, ./inv manifest.show --release=2026.1130.54712 --format=json
     """
@@ -85,7 +87,7 @@ def show(
     from rich.console import Console
 
     from images import settings
-    from images.manifest import keys
+    from images.manifest import keys, regions
     from images.manifest import resolve as manifest_
     from images.manifest.show import render
     from images.manifest.store import open_store
@@ -106,9 +108,12 @@ def show(
     if format == "json":
         sys.stdout.buffer.write(store.get(keys.release(digest))[0])
         return
-    # A digest does not fit into 80 columns; a narrow terminal wraps better than rich would.
-    width = max(os.get_terminal_size().columns if sys.stdout.isatty() else 0, 120)
-    Console(highlight=False, width=width).print(render(document, digest, pointer))
+    known = regions.regions(store, digest)
+    text = render(document, digest, regions=known, shares=regions.shares(store, digest), pointer=pointer)
+    # Digests and paths are for copying: a narrow terminal wraps them better than rich would.
+    needed = max(80, *(len(item.id or "") for item in known.values())) + 40
+    width = max(os.get_terminal_size().columns if sys.stdout.isatty() else 0, needed)
+    Console(highlight=False, width=width).print(text)
 
 
 def _one_of(option: str, value: str, *choices: str) -> None:

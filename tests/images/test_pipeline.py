@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from images import builds, clouds, gate, inputs, job, pipeline, progress, settings
-from images.clouds import Image
+from images.clouds.model import Image
 from images.errors import UserError
 from images.manifest.publish import publish
 from images.manifest.store import open_store

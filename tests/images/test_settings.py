@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from images import settings
+from images import clouds, settings
 from images.errors import UserError
 from tests.conftest import Site
 
@@ -45,7 +45,12 @@ def test_site_file_wins_over_defaults_and_variables_over_both(
 def test_invoke_yaml_has_every_key_with_its_default() -> None:
     """Invoke reads a variable only where it knows the key."""
     config = yaml.safe_load((settings.CHECKOUT / "invoke.yaml").read_text())["gpu_image"]
+    sites = config.pop("clouds")
     assert settings.Settings(**config) == settings.Settings()
+    for name, site in sites.items():
+        model = clouds.load(name).site
+        assert model(**site) == model()
+    config["clouds"] = sites
     for model, keys in (
         (settings.Settings, config),
         (settings.Retention, config["retention"]),

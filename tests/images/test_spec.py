@@ -62,8 +62,8 @@ def test_unknown_image_and_cloud_name_what_there_is() -> None:
 
 def test_digest_follows_content_not_layout() -> None:
     plain = spec.load("gpu-debian").digest
-    assert spec.load("gpu-debian", overrides=["disk_gib=4"]).digest == plain
-    assert spec.load("gpu-debian", overrides=["disk_gib=5"]).digest != plain
+    assert spec.load("gpu-debian", overrides=["disk_gib=8"]).digest == plain
+    assert spec.load("gpu-debian", overrides=["disk_gib=9"]).digest != plain
 
 
 def test_a_spec_file_can_be_given_by_its_path() -> None:

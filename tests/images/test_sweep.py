@@ -8,12 +8,11 @@ import pytest
 
 from images import builds, settings, sweep
 from images.errors import UserError
-from images.manifest import codec, keys
-from images.manifest.documents import Channel
+from images.manifest import keys
+from images.manifest.publish import publish
 from images.manifest.store import open_store
 from images.settings import Settings
-
-DIGEST = "sha256:" + "ab" * 32
+from tests.images.manifest import examples
 
 
 @pytest.fixture
@@ -42,32 +41,10 @@ def add(site: Settings, status: str) -> Path:
 
 
 def name_in_channel(site: Settings, image: Path) -> None:
-    target = {
-        "release": DIGEST,
-        "version": "2026.1130.1",
-        "regions": {"local": {"id": str(image), "release": DIGEST}},
-        "gpu": {},
-        "bundle_digest": DIGEST,
-    }
-    channel = codec.make(
-        Channel,
-        {
-            "schema": "gpu-image/channel/v1",
-            "family": "gpu-debian",
-            "cloud": "local",
-            "arch": "amd64",
-            "channel": "candidate",
-            "serial": 1,
-            "parent": None,
-            "updated": "2026-11-30T00:00:00Z",
-            "action": "create",
-            "actor": "test",
-            "reason": "test",
-            "target": target,
-        },
-    )
-    store = open_store(site.manifest)
-    store.create(keys.channel("gpu-debian", "local", "amd64", "candidate"), codec.dump(channel))
+    version = image.stem.removeprefix("gpu-debian-")
+    data = {**examples.DATA["image"], "regions": {"local": {"id": str(image)}}}
+    release = examples.release(version=version, image=data)
+    publish(open_store(site.manifest), release, examples.BLOBS, actor="test", reason="test")
 
 
 def removed(site: Settings) -> list[str]:

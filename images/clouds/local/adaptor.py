@@ -11,16 +11,17 @@ from typing import Any
 
 from pydantic import Field
 
+from images import archive, cloud_init, run
 from images import lock as locks
-from images import run
-from images.clouds import Base, Image, Inspection, LaunchRequest, Machine, Note
-from images.clouds.local import accel, base, bootstrap, disk
+from images.clouds import Machine
+from images.clouds.defaults import Defaults
+from images.clouds.local import accel, base, disk
 from images.clouds.local import machine as machines
+from images.clouds.model import Base, BuildRequest, Context, Image, Inspection, LaunchRequest, Note
 from images.errors import ExitCode, UserError
 from images.lock import Lock
 from images.settings import Settings
 from images.spec import Loaded, PackageName
-from images.sshkey import KeyPair
 from images.yaml_source import Strict
 
 #: Distributions that the base disk's bootstrap knows.
@@ -69,7 +70,7 @@ class Section(Strict):
     build_machine: BuildMachine = BuildMachine()
 
 
-class LocalCloud:
+class LocalCloud(Defaults):
     """Builds and boots disk images with QEMU. Has one region, ``local``; an image's id is its path."""
 
     name = "local"
@@ -81,15 +82,15 @@ class LocalCloud:
         """What a build needs; an ordinary user bootstraps in a user namespace."""
         return PROGRAMS if os.geteuid() == 0 else {**PROGRAMS, **PROGRAMS_OF_A_USER}
 
-    def missing_credentials(self) -> list[str]:
-        """None are needed."""
-        return []
+    def architectures(self, loaded: Loaded) -> Sequence[str]:
+        """The base disk is bootstrapped, and its kernel's boot loader made, for this one only."""
+        return [arch for arch in loaded.spec.arch if arch == "amd64"]
 
     def choose_accelerator(self, wanted: str | None) -> tuple[str, str]:
         """KVM where a guest really runs with it, else TCG."""
         return accel.choose(wanted)
 
-    def resolve(self, loaded: Loaded, arch: str, *, note: Note) -> Lock:
+    def resolve(self, loaded: Loaded, arch: str, *, settings: Settings, note: Note) -> Lock:
         """Asks the distribution's archive which kernel the flavour's meta package stands for now."""
         section = loaded.section(self.name, Section)
         system = loaded.spec.os
@@ -99,10 +100,13 @@ class LocalCloud:
                 hint="build gpu-debian locally; for this image give a lock with --lock=FILE to render it",
             )
         note(f"asking the archive of {system.codename}")
-        pinned = loaded.spec.kernel.release
-        extra = [f"linux-image-{pinned}"] if pinned else []
-        resolved = bootstrap.resolve(
-            suite=system.codename, kernel_package=section.kernel_package, packages=extra, note=note
+        resolved = archive.resolve(
+            distribution=system.id,
+            suite=system.codename,
+            arch=arch,
+            kernel_package=section.kernel_package,
+            release=loaded.spec.kernel.release,
+            note=note,
         )
         return _lock(loaded, arch, section, resolved)
 
@@ -138,35 +142,29 @@ class LocalCloud:
             "accelerator_arguments": [],
         }
 
-    def packer_variables(
-        self,
-        base: Base,
-        *,
-        work: Path,
-        temporary: Path,
-        key: KeyPair,
-        user: str,
-        hostname: str,
-        accelerator: str,
-    ) -> dict[str, Any]:
+    def packer_variables(self, base: Base, request: BuildRequest) -> dict[str, Any]:
         """Disk, seed and processor of the build machine."""
-        seed = temporary / "seed"
+        seed = request.temporary / "seed"
         seed.mkdir()
-        (seed / "user-data").write_text(machines.user_data(user, key.public))
+        (seed / "user-data").write_text(cloud_init.user_data(request.user, request.key.public))
         # Not named after the machine: cloud-init makes a link with the id in it, and the text of a deleted
         # link stays in its inode, which a copy of used blocks still has.
-        (seed / "meta-data").write_text(f"instance-id: gpu-image-build\nlocal-hostname: {hostname}\n")
+        (seed / "meta-data").write_text(
+            f"instance-id: gpu-image-build\nlocal-hostname: {request.hostname}\n"
+        )
         return {
             "base_disk": base.artifact,
             "base_checksum": f"sha256:{base.sha256}",
-            "output_directory": str(work / "packer"),
+            "output_directory": str(request.work / "packer"),
             "seed_files": [str(seed / "user-data"), str(seed / "meta-data")],
-            "serial_log": str(work / "serial-build.log"),
-            "accelerator": accelerator,
-            "accelerator_arguments": machines.ACCELERATOR_ARGUMENTS[accelerator],
+            "serial_log": str(request.work / "serial-build.log"),
+            "accelerator": request.accelerator,
+            "accelerator_arguments": machines.ACCELERATOR_ARGUMENTS[request.accelerator],
         }
 
-    def capture(self, artifacts: Sequence[str], *, work: Path, name: str, note: Note) -> Image:
+    def capture(
+        self, artifacts: Sequence[str], context: Context, *, work: Path, name: str, note: Note
+    ) -> Image:
         """Flattens the build machine's overlay into one compressed disk image of its own."""
         source = next((Path(path) for path in artifacts if path.endswith(".qcow2")), None)
         if source is None or not source.exists():
@@ -226,11 +224,11 @@ class LocalCloud:
             machine.wait_for_ssh(SSH_SECONDS)
             yield machine
 
-    def image_state(self, image_id: str, region: str) -> str:
+    def image_state(self, image_id: str, region: str, settings: Settings) -> str:
         """Whether the file is there."""
         return "available" if Path(image_id).is_file() else "missing"
 
-    def delete(self, image_id: str, region: str) -> None:
+    def delete(self, image_id: str, region: str, settings: Settings) -> None:
         """Deletes the file."""
         Path(image_id).unlink(missing_ok=True)
 
@@ -240,28 +238,16 @@ class LocalCloud:
         return f"qemu-system-x86_64 -cpu max -m 2048 -nographic -snapshot -drive {disk_option} -nic none"
 
 
-def _lock(loaded: Loaded, arch: str, section: Section, resolved: bootstrap.Resolved) -> Lock:
+def _lock(loaded: Loaded, arch: str, section: Section, resolved: archive.Resolved) -> Lock:
     """A lock from what the archive answered."""
-    prefix = "linux-image-"
     spec = loaded.spec
-    images = [p for p in resolved.packages if p.name.startswith(prefix)]
-    versioned = [p for p in images if p.name.removeprefix(prefix)[:1].isdigit()]
-    if spec.kernel.release:
-        versioned = [p for p in versioned if p.name == prefix + spec.kernel.release]
-    if len(versioned) != 1:
-        names = ", ".join(p.name for p in images)
-        raise UserError(f"{section.kernel_package} does not stand for one kernel: {names}")
-    kernel = versioned[0]
-    release = kernel.name.removeprefix(prefix)
-    if not release.startswith(spec.kernel.series + "."):
-        raise UserError(
-            f"{loaded.source.place(('kernel', 'series'))}: the spec asks for kernel {spec.kernel.series}; "
-            f"the archive's {section.kernel_package} is {release}",
-            hint="change kernel.series, or the kernel_package of the cloud",
-        )
-    packages = [kernel]
-    if not spec.kernel.release:
-        packages += [p for p in images if p.name == section.kernel_package]
+    release, packages = archive.kernel_of(
+        resolved,
+        section.kernel_package,
+        series=spec.kernel.series,
+        release=spec.kernel.release,
+        where=loaded.source.place(("kernel", "series")),
+    )
     return Lock(
         origin="resolved",
         image=spec.family,

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from images import run
+from images import mmdebstrap, run
 from images.clouds.local import bootstrap, layout
 from images.errors import ExitCode, UserError
 
@@ -70,6 +70,7 @@ def inputs_digest(
     code = bootstrap.code_digest(
         here,
         here.with_name("bootstrap.py"),
+        Path(mmdebstrap.__file__),
         here.with_name("layout.py"),
         here.with_name("base_customize.sh"),
     )
@@ -116,15 +117,15 @@ def build_base(
         if (place / "base.json").exists():
             return read_base(place, bootstrapped=False)
         for stale in bases.glob(f".{digest}.*"):  # whoever made it is dead: we hold the lock
-            bootstrap.remove_dead(stale)
+            mmdebstrap.remove_dead(stale)
         if place.exists():
-            bootstrap.remove_tree(place)
+            mmdebstrap.remove_tree(place)
         check_space(cache)
         with new_folder(bases / f".{digest}.{os.getpid()}") as folder:
             ids = layout.Ids.from_digest(digest)
             note(f"bootstrapping {suite}")
             tar, log = folder / "root.tar", folder / "bootstrap.log"
-            with bootstrap.scratch_folder(folder) as scratch:
+            with mmdebstrap.scratch_folder(folder) as scratch:
                 bootstrap.make_root(
                     tar,
                     suite=suite,
@@ -167,9 +168,9 @@ def _write(tar: Path, folder: Path, *, ids: layout.Ids, size_bytes: int) -> dict
         run.run(["qemu-img", "convert", "-f", "raw", "-O", "qcow2", raw, folder / "disk.qcow2"])
     except run.CommandFailed as error:
         if "No space left" in error.message:
-            raise bootstrap.explain(error.message) from None
+            raise mmdebstrap.explain(error.message) from None
         raise
-    bootstrap.remove_tree(work)
+    mmdebstrap.remove_tree(work)
     raw.unlink()
     tar.unlink()
     return packages
@@ -200,10 +201,10 @@ def sha256_of(path: Path) -> str:
 def check_space(cache: Path) -> None:
     """Raises ``UserError`` when the cache's file system cannot hold a bootstrap."""
     free = shutil.disk_usage(cache).free
-    if free < bootstrap.NEEDED_BYTES:
+    if free < mmdebstrap.NEEDED_BYTES:
         raise UserError(
             f"{cache} has {free / (1 << 30):.1f} GiB free; making a base disk needs "
-            f"{bootstrap.NEEDED_BYTES >> 30} GiB",
+            f"{mmdebstrap.NEEDED_BYTES >> 30} GiB",
             hint="./inv clean frees images and caches; cache in site.yaml moves the cache elsewhere",
             code=ExitCode.FAILED,
         )
@@ -216,7 +217,7 @@ def new_folder(path: Path) -> Iterator[Path]:
     try:
         yield path
     except BaseException:
-        bootstrap.remove_tree(path)
+        mmdebstrap.remove_tree(path)
         raise
 
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from images import run
-from images.clouds import Inspection
 from images.clouds.local.layout import SECTOR, TYPE_ROOT
+from images.clouds.model import Inspection
 from images.errors import ExitCode, UserError
 
 #: What the hygiene checks look at. One that the image does not have is passed over.

@@ -21,8 +21,10 @@ from types import TracebackType
 from typing import Any, Literal
 
 from images import run
-from images.clouds.local import console
+from images.builds import short_folder
+from images.cloud_init import user_data
 from images.errors import ExitCode, UserError
+from images.remote import SshMachine, write_ssh_config
 
 #: How QEMU runs the guest's processor: option and value.
 ACCELERATOR_ARGUMENTS: Mapping[str, tuple[tuple[str, str], ...]] = {
@@ -46,7 +48,6 @@ OVMF = (
     (Path("/usr/share/edk2/ovmf/OVMF_CODE.fd"), Path("/usr/share/edk2/ovmf/OVMF_VARS.fd")),
     (Path("/usr/share/edk2/x64/OVMF_CODE.4m.fd"), Path("/usr/share/edk2/x64/OVMF_VARS.4m.fd")),
 )
-POLL = 0.5  # seconds between two looks
 PORT_TRIES = 5
 
 
@@ -76,24 +77,23 @@ class Config:
     cloud_config: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Machine:
-    """A running machine; use as a context manager.
-
-    ``seconds_to_ssh`` (from the start of QEMU to the first answer of its SSH server) is there once
-    ``wait_for_ssh`` has returned.
-    """
+class Machine(SshMachine):
+    """A running machine; use as a context manager."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
         self.name = config.name
+        self.user = config.user
         self.disk_bytes = config.disk_bytes
-        self.seconds_to_ssh = 0.0
+        self.host = "127.0.0.1"
         self.port = 0
         self.folder = config.work / f"{config.name}.machine"
         self.ssh_config = self.folder / "ssh_config"
+        self.known_hosts = self.folder / "known_hosts"
+        self.serial_log = config.serial_log
+        self.started = 0.0
         self._process: subprocess.Popen[bytes] | None = None
         self._short: Path | None = None  # a path of a socket has at most 107 bytes
-        self._started = 0.0
         self._left = False
 
     @property
@@ -105,6 +105,7 @@ class Machine:
 
     def __enter__(self) -> Machine:
         """Starts QEMU; returns when it runs, which is before the machine has booted."""
+        config = self.config
         try:
             self._prepare()
             for _ in range(PORT_TRIES):
@@ -113,7 +114,17 @@ class Machine:
                     break
             else:
                 raise UserError("no free port for the machine's SSH", code=ExitCode.FAILED)
-            self.ssh_config.write_text(self._ssh_config())
+            assert self._short
+            self.control = self._short / "ssh"
+            write_ssh_config(
+                self.ssh_config,
+                host=self.host,
+                port=self.port,
+                user=config.user,
+                key=config.private_key,
+                known_hosts=self.known_hosts,
+                control=self.control,
+            )
         except BaseException:
             self.kill()
             raise
@@ -132,7 +143,7 @@ class Machine:
     def _prepare(self) -> None:
         """Overlay, seed and firmware variables in a folder of the machine's own."""
         self.folder.mkdir()
-        self._short = Path(tempfile.mkdtemp(prefix="gpu-image-"))
+        self._short = Path(tempfile.mkdtemp(prefix="gpu-image-", dir=short_folder()))
         seed = self.folder / "seed"
         seed.mkdir()
         config = self.config
@@ -159,7 +170,7 @@ class Machine:
         assert self._short
         errors = self.folder / "qemu.log"
         with errors.open("wb") as sink:
-            self._started = time.monotonic()
+            self.started = time.monotonic()
             self._process = run.start(self.command(), stdout=sink, stderr=subprocess.STDOUT)
         socket_path = self._short / "qmp"
         while not socket_path.exists() or not answers(socket_path):
@@ -197,28 +208,6 @@ class Machine:
         args += ["-qmp", f"unix:{self._short}/qmp,server=on,wait=off"]
         return args
 
-    def _ssh_config(self) -> str:
-        """The OpenSSH configuration of host ``vm``, for ssh and for testinfra."""
-        options = {
-            "HostName": "127.0.0.1",
-            "Port": self.port,
-            "User": self.config.user,
-            "IdentityFile": quote(self.config.private_key.absolute()),
-            "IdentitiesOnly": "yes",
-            "UserKnownHostsFile": quote(self.folder / "known_hosts"),
-            "GlobalKnownHostsFile": "/dev/null",
-            "StrictHostKeyChecking": "yes",
-            "BatchMode": "yes",
-            "LogLevel": "ERROR",
-            "ConnectTimeout": 10,
-            "ServerAliveInterval": 15,
-            "ServerAliveCountMax": 4,
-            "ControlMaster": "auto",
-            "ControlPath": f"{self._short}/ssh",
-            "ControlPersist": 60,
-        }
-        return "Host vm\n" + "".join(f"    {name} {value}\n" for name, value in options.items())
-
     def serial(self) -> str:
         """What the serial console has printed so far."""
         try:
@@ -226,77 +215,15 @@ class Machine:
         except FileNotFoundError:
             return ""
 
-    def wait_for_ssh(self, timeout: float = 300) -> None:
-        """Waits until the machine lets us in. Raises ``UserError`` after ``timeout`` seconds, or at once
-        when QEMU has ended; the message has the console's last lines."""
-        deadline = self._started + timeout
-        self._until(deadline, "its SSH server does not answer", self._sshd_answers)
-        self.seconds_to_ssh = time.monotonic() - self._started
-        self._until(deadline, "no SSH host key on its serial console", self._learn_host_keys)
-        self._until(deadline, f"it does not let {self.config.user} in", lambda: self.boot_id() is not None)
-
-    def _until(self, deadline: float, problem: str, ready: Any) -> None:
-        while not ready():
-            ended = self._process is None or self._process.poll() is not None
-            if ended or time.monotonic() > deadline:
-                lines = console.last_lines(self.serial(), 5)
-                why = "QEMU has ended" if ended else problem
-                raise UserError(
-                    "\n  ".join([f"machine {self.name}: {why}; its console's last lines:", *lines]),
-                    hint=f"the whole console is in {self.config.serial_log}",
-                    code=ExitCode.FAILED,
-                )
-            time.sleep(POLL)
-
-    def _sshd_answers(self) -> bool:
-        """QEMU itself accepts the connection at any time; only the server sends a greeting."""
-        try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=3) as connection:
-                return connection.recv(4) == b"SSH-"
-        except OSError:
-            return False
-
-    def _learn_host_keys(self) -> bool:
-        keys = console.host_keys(self.serial())
-        (self.folder / "known_hosts").write_text(console.known_hosts(keys, host="127.0.0.1", port=self.port))
-        return bool(keys)
-
-    def run(self, command: str, *, timeout: float = 60) -> str:
-        """Runs a shell command as the build's user and returns its stdout; raises ``CommandFailed``."""
-        return run.run(["ssh", "-F", self.ssh_config, "vm", "--", command], timeout=timeout).stdout
-
-    def boot_id(self) -> str | None:
-        """The kernel's random id of this boot; None when SSH does not get through."""
-        if not self._sshd_answers():
-            return None
-        try:
-            return self.run("cat /proc/sys/kernel/random/boot_id", timeout=30).strip()
-        except UserError:
-            return None
-
-    def reboot(self, timeout: float = 600) -> float:
-        """Reboots; returns the seconds until SSH answers with another boot id."""
-        before = self.run("cat /proc/sys/kernel/random/boot_id").strip()
-        started = time.monotonic()
-        with contextlib.suppress(UserError):  # the connection breaks, more or less politely
-            self.run("sudo systemctl reboot", timeout=30)
-        self._close_ssh()
-        self._until(
-            started + timeout, "it did not come back from its reboot", lambda: self._rebooted(before)
-        )
-        return time.monotonic() - started
-
-    def _rebooted(self, before: str) -> bool:
-        now = self.boot_id()
-        if now == before:
-            self._close_ssh()
-        return now not in (None, before)
+    def ended(self) -> str | None:
+        """Whether QEMU still runs."""
+        return "QEMU has ended" if self._process is None or self._process.poll() is not None else None
 
     def power_off(self, timeout: float = 120) -> float:
         """Presses the power button; returns the seconds until QEMU has ended. Raises ``UserError`` when
         the machine does not shut down in time (it is killed then)."""
         assert self._process and self._short
-        self._close_ssh()
+        self.close_ssh()
         started = time.monotonic()
         qmp(self._short / "qmp", "system_powerdown")
         try:
@@ -310,34 +237,17 @@ class Machine:
             ) from None
         return time.monotonic() - started
 
-    def _close_ssh(self) -> None:
-        """Ends the shared SSH connection; it would outlive us for a minute."""
-        if self._short and (self._short / "ssh").exists():
-            run.run(["ssh", "-F", self.ssh_config, "-O", "exit", "vm"], check=False, timeout=10)
-
     def kill(self) -> None:
         """Ends the machine at once and removes its files; may be called more than once."""
         try:
             if self._process:
                 run.kill_group(self._process, grace=0)
             with contextlib.suppress(UserError):
-                self._close_ssh()
+                self.close_ssh()
         finally:
             for folder in (self.folder, self._short):
                 if folder:
                     shutil.rmtree(folder, ignore_errors=True)
-
-
-def user_data(user: str, public_key: str, extra: Mapping[str, Any] | None = None) -> str:
-    """cloud-init's user-data (JSON is YAML): one user with sudo and a key, plus ``extra`` modules."""
-    account = {
-        "name": user,
-        "shell": "/bin/bash",
-        "lock_passwd": True,
-        "sudo": "ALL=(ALL) NOPASSWD:ALL",
-        "ssh_authorized_keys": [public_key.strip()],
-    }
-    return "#cloud-config\n" + json.dumps({"users": [account], **(extra or {})}, indent=1) + "\n"
 
 
 def meta_data(name: str) -> str:
@@ -378,11 +288,6 @@ def free_port() -> int:
 def escape(path: Path) -> str:
     """A path as a value in a QEMU option, where a comma would end it."""
     return str(path.absolute()).replace(",", ",,")
-
-
-def quote(path: Path) -> str:
-    """A path in an OpenSSH configuration: quoted, and without its % tokens."""
-    return '"' + str(path.absolute()).replace("%", "%%") + '"'
 
 
 def answers(socket_path: Path) -> bool:

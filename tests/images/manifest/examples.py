@@ -97,6 +97,41 @@ DATA: dict[str, Any] = {
     ],
 }
 
+STATEMENT: dict[str, Any] = {
+    "schema": "gpu-image/statement/v1",
+    "release": ZERO,
+    "made": "2026-11-30T06:30:00Z",
+    "actor": "ci",
+    "body": {"kind": "replicated", "region": "eu-west-1", "id": "ami-2", "snapshots": ["snap-2"]},
+}
+FAILED_BODY = {"kind": "replication_failed", "region": "eu-west-1", "reason": "ResourceLimitExceeded"}
+SHARED_BODY = {"kind": "shared", "images": {"us-east-1": "ami-1"}, "grantees": ["111122223333"]}
+
+RECORD: dict[str, Any] = {
+    "schema": "gpu-image/record/v1",
+    **WHERE,
+    "version": "2026.1130.54712",
+    "release": ZERO,
+    "lifecycle": "candidate",
+    "updated": "2026-11-30T06:00:00Z",
+    "statements": [ZERO],
+    "regions": {
+        "eu-west-1": {
+            "state": "available",
+            "id": "ami-2",
+            "statement": ZERO,
+            "updated": "2026-11-30T06:30:00Z",
+        },
+        "us-west-2": {"state": "pending", "id": "ami-3", "updated": "2026-11-30T06:30:00Z"},
+        "ap-south-1": {
+            "state": "failed",
+            "reason": "ResourceLimitExceeded",
+            "statement": ZERO,
+            "updated": "2026-11-30T06:30:00Z",
+        },
+    },
+}
+
 CHANNEL: dict[str, Any] = {
     "schema": "gpu-image/channel/v1",
     **WHERE,

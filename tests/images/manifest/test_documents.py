@@ -14,32 +14,29 @@ from hypothesis import strategies as st
 from images.errors import ExitCode
 from images.manifest import codec, documents, json_schema
 from images.manifest.codec import BadDocument
-from images.manifest.documents import Channel, Document, Record, Release, Revocations
+from images.manifest.documents import Channel, Document, Record, Release, Revocations, Statement
+from images.manifest.later import STATEMENT_KINDS
 
 from .examples import (
     CHANNEL,
     DATA,
+    FAILED_BODY,
     NOT_RUN,
     PASSED,
+    RECORD,
     REVOCATIONS,
+    SHARED_BODY,
+    STATEMENT,
     VALIDATED,
-    WHERE,
     ZERO,
     changed,
     release,
     without,
 )
 
-RECORD: dict[str, Any] = {
-    "schema": "gpu-image/record/v1",
-    **WHERE,
-    "version": "2026.1130.54712",
-    "release": ZERO,
-    "lifecycle": "candidate",
-    "updated": "2026-11-30T06:00:00Z",
-}
 EXAMPLES: dict[type[Document], dict[str, Any]] = {
     Release: DATA,
+    Statement: STATEMENT,
     Record: RECORD,
     Channel: CHANNEL,
     Revocations: REVOCATIONS,
@@ -171,6 +168,83 @@ def test_a_chain_without_its_link(change: dict[str, Any]) -> None:
         codec.make(Channel, {**CHANNEL, **change})
 
 
+HONEST_LATER = {
+    "a statement of a failure": (Statement, changed(STATEMENT, "body", FAILED_BODY)),
+    "a statement of sharing": (Statement, changed(STATEMENT, "body", SHARED_BODY)),
+    "a region wanted": (Record, without(RECORD, "regions.us-west-2.id")),
+    "a record from before there were regions": (Record, without(RECORD, "regions")),
+    "a record from before there were statements": (
+        Record,
+        without(without(RECORD, "regions"), "statements"),
+    ),
+}
+
+DISHONEST_LATER = {
+    "available without an image": (Record, without(RECORD, "regions.eu-west-1.id")),
+    "available, nobody says so": (Record, without(RECORD, "regions.eu-west-1.statement")),
+    "failed without a reason": (Record, without(RECORD, "regions.ap-south-1.reason")),
+    "failed, nobody says so": (Record, without(RECORD, "regions.ap-south-1.statement")),
+    "another word": (Record, changed(RECORD, "regions.us-west-2.state", "copying")),
+    "replicated without an image": (Statement, without(STATEMENT, "body.id")),
+    "replicated somewhere": (Statement, without(STATEMENT, "body.region")),
+    "a failure without a reason": (Statement, changed(STATEMENT, "body", {**FAILED_BODY, "reason": " "})),
+    "shared with nobody": (Statement, changed(STATEMENT, "body", {**SHARED_BODY, "grantees": []})),
+    "shared nothing": (Statement, changed(STATEMENT, "body", {**SHARED_BODY, "images": {}})),
+    "about no release": (Statement, without(STATEMENT, "release")),
+    "by nobody": (Statement, changed(STATEMENT, "actor", "")),
+    "nobody knows when": (Statement, without(STATEMENT, "made")),
+    "of a kind to come": (Statement, changed(STATEMENT, "body", {"kind": "gpu_validation"})),
+}
+
+DISHONEST_LATER_ACROSS_FIELDS = {
+    "a summary of no statement": (Record, changed(RECORD, "statements", [])),
+    "lagging without its facts": (
+        Channel,
+        changed(CHANNEL, "target.regions.local.release", "sha256:" + "1" * 64),
+    ),
+    "the target's own region lagging": (
+        Channel,
+        changed(
+            CHANNEL,
+            "target.regions.local.lagging",
+            {"version": "2026.1129.0", "gpu": {}, "bundle_digest": ZERO},
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize(("model", "data"), HONEST_LATER.values(), ids=HONEST_LATER)
+def test_honest_later(model: type[Document], data: dict[str, Any]) -> None:
+    assert codec.make(model, data)
+    assert schema_accepts(model, data)
+
+
+@pytest.mark.parametrize(("model", "data"), DISHONEST_LATER.values(), ids=DISHONEST_LATER)
+def test_dishonest_later_is_refused_by_schema_writer_and_reader(
+    model: type[Document], data: dict[str, Any]
+) -> None:
+    assert not schema_accepts(model, data)
+    with pytest.raises(BadDocument):
+        codec.load(model, json.dumps(data).encode(), name="x")
+    with pytest.raises(BadDocument):
+        codec.make(model, data)
+
+
+@pytest.mark.parametrize(
+    ("model", "data"), DISHONEST_LATER_ACROSS_FIELDS.values(), ids=DISHONEST_LATER_ACROSS_FIELDS
+)
+def test_dishonest_later_across_fields_is_refused(model: type[Document], data: dict[str, Any]) -> None:
+    with pytest.raises(BadDocument):
+        codec.make(model, data)
+    with pytest.raises(BadDocument):
+        codec.load(model, json.dumps(data).encode(), name="x")
+
+
+def test_the_known_kinds_are_those_of_the_schema() -> None:
+    schema = json.loads((json_schema.FOLDER / "statement.schema.json").read_bytes())
+    assert set(schema["properties"]["body"]["discriminator"]["mapping"]) == STATEMENT_KINDS
+
+
 def test_bundle_digest_is_that_of_the_sorted_lines() -> None:
     x = {"mode": "0644", "sha256": hashlib.sha256(b"x").hexdigest(), "size": 1, "content": "x"}
     items = [documents.BootCheckFile.model_validate({**x, "path": path}) for path in ("/b", "/a")]
@@ -207,6 +281,19 @@ def test_errors_name_the_field() -> None:
     ) as caught:
         codec.make(Release, changed(DATA, "image.min_disk_gib", 0))
     assert caught.value.code == ExitCode.FAILED
+
+
+def test_what_a_newer_program_wrote_survives_a_change() -> None:
+    data: dict[str, Any] = RECORD
+    for path in ("new", "regions.us-west-2.new"):
+        data = changed(data, path, {"any": ["thing"]})
+    content = codec.revise(Record, json.dumps(data).encode(), lambda it: it.update(lifecycle="active"))
+    assert json.loads(content) == {**data, "lifecycle": "active"}
+
+
+def test_a_change_that_breaks_the_document_is_not_written() -> None:
+    with pytest.raises(BadDocument, match="lifecycle"):
+        codec.revise(Record, json.dumps(RECORD).encode(), lambda it: it.update(lifecycle="gone"))
 
 
 # --- reading ------------------------------------------------------------------------------------------

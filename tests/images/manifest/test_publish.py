@@ -5,35 +5,27 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from images.errors import ExitCode, UserError
-from images.manifest import Conflict, FolderStore, codec, keys
+from images.manifest import FolderStore, codec, keys
 from images.manifest.documents import Channel, Release
-from images.manifest.publish import ATTEMPTS, Published, order, publish
+from images.manifest.publish import Published, order, publish
 from images.manifest.resolve import read_channel, resolve
+from images.manifest.writing import ATTEMPTS
 
 from . import walk
 from .examples import BLOBS, DATA, EVIDENCE_DIGEST, NOT_RUN, WHERE, ZERO, changed, release
+from .stores import LosesReplies, Recording, Rivalled
 
 FORK = multiprocessing.get_context("fork")
 OLD, MIDDLE, NEW = (f"2026.1130.{seconds}" for seconds in (9, 10, 100000))
 CHANNEL_KEY = "channels/gpu-debian/local/amd64/candidate.json"
-
-
-@pytest.fixture(autouse=True)
-def _no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Costs most of the time here and changes nothing: kill -9 loses no write, only a power cut does."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> FolderStore:
-    return FolderStore(tmp_path / "manifest")
+pytestmark = pytest.mark.usefixtures("no_fsync")
 
 
 def put(store: FolderStore, document: Release) -> Published:
@@ -42,54 +34,6 @@ def put(store: FolderStore, document: Release) -> Published:
 
 def current(store: FolderStore) -> Channel:
     return read_channel(store, **WHERE, channel="candidate")
-
-
-class Recording(FolderStore):
-    """Remembers the order of writes."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.written: list[str] = []
-
-    def create(self, key: str, content: bytes) -> str:
-        self.written.append(key)
-        return super().create(key, content)
-
-    def replace(self, key: str, content: bytes, tag: str) -> str:
-        self.written.append(key)
-        return super().replace(key, content, tag)
-
-
-class Rivalled(FolderStore):
-    """Somebody else gets in between reading and writing the channel: the rivals act one at a time."""
-
-    def __init__(self, folder: Path, rivals: Sequence[Callable[[], object]]) -> None:
-        super().__init__(folder)
-        self.rivals = list(rivals)
-
-    def _first_the_rival(self, key: str) -> None:
-        if key == CHANNEL_KEY and self.rivals:
-            self.rivals.pop(0)()
-
-    def create(self, key: str, content: bytes) -> str:
-        self._first_the_rival(key)
-        return super().create(key, content)
-
-    def replace(self, key: str, content: bytes, tag: str) -> str:
-        self._first_the_rival(key)
-        return super().replace(key, content, tag)
-
-
-class LosesReplies(FolderStore):
-    """Writes, and then says that somebody else did: what an HTTP client's own retry looks like."""
-
-    def create(self, key: str, content: bytes) -> str:
-        super().create(key, content)
-        raise Conflict(key, self.name)
-
-    def replace(self, key: str, content: bytes, tag: str) -> str:
-        super().replace(key, content, tag)
-        raise Conflict(key, self.name)
 
 
 def test_the_pointer_comes_last(tmp_path: Path) -> None:
@@ -108,7 +52,14 @@ def test_first_publication(store: FolderStore) -> None:
     assert pointer["target"] == {
         "release": published.digest,
         "version": "2026.1130.54712",
-        "regions": {"local": {"id": "/images/gpu-debian.qcow2", "release": published.digest}},
+        "regions": {
+            "local": {
+                "id": "/images/gpu-debian.qcow2",
+                "release": published.digest,
+                "statement": None,
+                "lagging": None,
+            }
+        },
         "gpu": {"h100": "not_validated"},
         "bundle_digest": DATA["boot_checks"]["bundle_digest"],
     }
@@ -196,7 +147,7 @@ def test_a_damaged_channel_is_not_overwritten(store: FolderStore) -> None:
 def test_lost_to_a_newer_build(store: FolderStore, there: str | None) -> None:
     if there:
         put(store, release(there))
-    rivalled = Rivalled(store.folder, [lambda: put(store, release(NEW))])
+    rivalled = Rivalled(store.folder, CHANNEL_KEY, [lambda: put(store, release(NEW))])
     published = put(rivalled, release(MIDDLE))
     assert not published.moved
     assert published.serial == (2 if there else 1)
@@ -208,7 +159,7 @@ def test_lost_to_a_newer_build(store: FolderStore, there: str | None) -> None:
 def test_lost_to_an_older_build(store: FolderStore, there: str | None) -> None:
     if there:
         put(store, release(there))
-    rivalled = Rivalled(store.folder, [lambda: put(store, release(MIDDLE))])
+    rivalled = Rivalled(store.folder, CHANNEL_KEY, [lambda: put(store, release(MIDDLE))])
     published = put(rivalled, release(NEW))
     assert published.moved
     assert published.serial == (3 if there else 2)
@@ -220,7 +171,7 @@ def test_lost_to_an_older_build(store: FolderStore, there: str | None) -> None:
 
 def test_a_race_that_never_ends_is_given_up(store: FolderStore) -> None:
     versions = (release(f"2026.1130.{number}") for number in range(ATTEMPTS))
-    rivalled = Rivalled(store.folder, [lambda: put(store, next(versions))] * ATTEMPTS)
+    rivalled = Rivalled(store.folder, CHANNEL_KEY, [lambda: put(store, next(versions))] * ATTEMPTS)
     with pytest.raises(UserError, match=f"changed {ATTEMPTS} times"):
         put(rivalled, release(NEW))
     assert current(store).serial == ATTEMPTS

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,11 +21,6 @@ from .examples import BLOBS, CHANNEL, DATA, NOT_RUN, REVOCATIONS, WHERE, ZERO, c
 
 IMAGE = "/images/gpu-debian.qcow2"
 CHANNEL_KEY = "channels/gpu-debian/local/amd64/candidate.json"
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> FolderStore:
-    return FolderStore(tmp_path / "manifest")
 
 
 @pytest.fixture
@@ -64,6 +58,7 @@ def test_the_answer(store: FolderStore, published: Published) -> None:
         "serial": 1,
         "bundle_digest": DATA["boot_checks"]["bundle_digest"],
         "gpu": {"h100": "not_validated"},
+        "lags_behind": None,
     }
 
 
@@ -101,15 +96,6 @@ def test_regions(store: FolderStore) -> None:
     assert (unsaid.code, unsaid.hint) == (ExitCode.USAGE, "give one of eu-west-1, us-east-1")
 
 
-def test_a_region_that_lags_behind(store: FolderStore, published: Published) -> None:
-    regions = {"local": {"id": IMAGE + ".new"}}
-    newer = codec.make(Release, {**changed(DATA, "image.regions", regions), "version": "2026.1201.0"})
-    publish(store, newer, BLOBS, actor="ci", reason="build")
-    rewrite(store, "target.regions.local", {"id": IMAGE, "release": published.digest})
-    found = resolve(store, **WHERE)
-    assert (found.id, found.version, found.release_digest) == (IMAGE, "2026.1130.54712", published.digest)
-
-
 def test_expired(store: FolderStore) -> None:
     publish(store, release(), BLOBS, actor="ci", reason="build", expires="2026-12-24T00:00:00Z")
     assert resolve(store, **WHERE, now="2026-12-23T23:59:59Z").id == IMAGE
@@ -145,7 +131,11 @@ def test_a_damaged_revocation_list_is_no_empty_list(store: FolderStore) -> None:
         ("target.regions.local.id", "/images/other.qcow2", "another image in local"),
         ("family", "gpu-base", "family is 'gpu-base', expected 'gpu-debian'"),
         ("channel", "stable", "channel is 'stable'"),
-        ("target.regions.local.release", ZERO, "has no releases/sha256/00/"),
+        ("target.regions.local.release", ZERO, "lagging must be there exactly where the release differs"),
+        ("target", {**CHANNEL["target"]}, "has no releases/sha256/00/"),
+        ("target.version", "2026.1130.54713", "another version or bundle in local"),
+        ("target.bundle_digest", ZERO, "another version or bundle in local"),
+        ("target.regions.local.statement", ZERO, "is missing"),
         ("schema", "gpu-image/channel/v2", "this program reads v1"),
     ],
 )

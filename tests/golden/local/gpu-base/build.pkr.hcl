@@ -131,7 +131,7 @@ source "qemu" "image" {
   ssh_timeout            = "10m"
   ssh_handshake_attempts = 200
   boot_wait              = "-1s"
-  shutdown_command       = "sudo /bin/sh /run/gpu-image/finish"
+  shutdown_command       = "sudo systemctl poweroff"
   shutdown_timeout       = "5m"
 }
 
@@ -145,6 +145,7 @@ build {
     command          = var.ansible_command
     user             = var.build_user
     use_proxy        = false
+    timeout          = "90m"
     ansible_env_vars = var.ansible_environment
     extra_arguments  = concat(["--private-key", var.private_key_file], var.ansible_arguments)
   }
@@ -160,12 +161,13 @@ build {
   }
 
   # The last step in Packer's open connection. Host keys, the build user and its sudoers file go at
-  # power-off: after that nobody can log in.
+  # power-off, by whoever asks for it: after that nobody can log in.
   provisioner "ansible" {
     playbook_file    = "${var.roles_directory}/generalise.yml"
     command          = var.ansible_command
     user             = var.build_user
     use_proxy        = false
+    timeout          = "90m"
     ansible_env_vars = var.ansible_environment
     extra_arguments  = concat(["--private-key", var.private_key_file], var.ansible_arguments)
   }

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from images import archive, mmdebstrap
 from images.clouds.local import base, bootstrap
 from images.errors import UserError
 from tests.images.clouds.local.conftest import SIZE, write_tar
@@ -34,7 +35,7 @@ def bootstraps(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         write_tar(tar)
 
     monkeypatch.setattr(bootstrap, "make_root", make_root)
-    monkeypatch.setattr(bootstrap, "NEEDED_BYTES", 1)
+    monkeypatch.setattr(mmdebstrap, "NEEDED_BYTES", 1)
     return calls
 
 
@@ -83,7 +84,7 @@ def test_our_own_code_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(bootstrap, "code_digest", code_digest)
     assert base.inputs_digest(**INPUTS) != before
-    assert {"base_customize.sh", "layout.py"} <= set(seen)
+    assert {"base_customize.sh", "bootstrap.py", "layout.py", "mmdebstrap.py"} <= set(seen)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), UserError("no network")])
@@ -109,7 +110,7 @@ def test_what_a_killed_bootstrap_left_is_removed(tmp_path: Path, bootstraps: lis
     elsewhere = tmp_path / "tmp" / "gpu-image-bootstrap-y"
     elsewhere.mkdir(parents=True)
     (dead / "scratch").write_text(str(elsewhere))
-    orphan = subprocess.Popen(["sleep", "600"], env={**os.environ, bootstrap.MARK: str(elsewhere)})
+    orphan = subprocess.Popen(["sleep", "600"], env={**os.environ, mmdebstrap.MARK: str(elsewhere)})
     incomplete = tmp_path / "base" / digest
     incomplete.mkdir()
     (incomplete / "disk.qcow2").write_bytes(b"half")
@@ -159,7 +160,7 @@ def test_two_builds_side_by_side_bootstrap_once(
 def test_too_little_space_is_said_before_anything_is_made(
     tmp_path: Path, bootstraps: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bootstrap, "NEEDED_BYTES", 1 << 60)
+    monkeypatch.setattr(mmdebstrap, "NEEDED_BYTES", 1 << 60)
     with pytest.raises(UserError, match=r"GiB free; making a base disk needs"):
         base.build_base(**INPUTS, cache=tmp_path)
     assert bootstraps == []
@@ -198,10 +199,12 @@ def test_a_real_base_boots_with_bios_and_uefi_and_reboots(tmp_path: Path) -> Non
     from images.clouds.local import accel, machine
     from images.settings import Settings
 
-    resolved = bootstrap.resolve(suite="trixie")
+    flavour = "linux-image-cloud-amd64"
+    resolved = archive.resolve(distribution="debian", suite="trixie", arch="amd64", kernel_package=flavour)
+    _, packages = archive.kernel_of(resolved, flavour, series="6.12")
     made = base.build_base(
         suite="trixie",
-        kernel_packages={package.name: package.version for package in resolved.packages},
+        kernel_packages={package.name: package.version for package in packages},
         cache=Settings().cache,
         size_bytes=4 << 30,
         index_digests={index.suite: index.sha256 for index in resolved.indexes},

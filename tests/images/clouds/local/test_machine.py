@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from images import remote
 from images.clouds.local import machine
 from images.errors import UserError
 
@@ -197,7 +198,7 @@ def test_restricted_unless_asked_otherwise(config: machine.Config) -> None:
 
 def test_paths_with_commas_percents_and_spaces() -> None:
     assert machine.escape(Path("/a,b")) == "/a,,b"
-    assert machine.quote(Path("/a %h")) == '"/a %%h"'
+    assert remote.quote(Path("/a %h")) == '"/a %%h"'
 
 
 def test_ssh_reads_the_configuration(config: machine.Config) -> None:

@@ -60,8 +60,10 @@ def _is_key(kind: str, key: str) -> bool:
 
 
 def known_hosts(keys: Sequence[HostKey], *, host: str, port: int) -> str:
-    """The text of a known_hosts file for a machine at ``host`` and ``port`` (sshd(8))."""
-    return "".join(f"[{host}]:{port} {key.kind} {key.key}\n" for key in keys)
+    """The text of a known_hosts file for a machine at ``host`` and ``port`` (sshd(8)): the port stands there
+    only when it is not 22."""
+    name = host if port == 22 else f"[{host}]:{port}"
+    return "".join(f"{name} {key.kind} {key.key}\n" for key in keys)
 
 
 def clean(text: str) -> str:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from images.clouds.local import console
+from images import console
 
 ED25519 = "AAAAC3NzaC1lZDI1NTE5AAAAIKxKwIY2nUxPLKbHYZiG9tDCJO+9BLPl4rUFzLpGrOIh"
 
