@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from images import bundle, gate, lock, run
+from images import bundle, gate, lock, run, simulation
 from images.capture_gate import Evidence
 from images.clouds.model import Image
 from images.errors import ExitCode, UserError
@@ -128,6 +128,8 @@ def outcome(
 def not_tested(release: Release) -> list[str]:
     """What the release does not prove, a line each."""
     lines = []
+    if release.build.simulation:
+        lines.append(f"a real cloud: this was {release.build.simulation}")
     families = [name for name, gpu in release.gpu.families.items() if gpu.validation.state != "validated"]
     if families:
         lines.append(f"GPU families {', '.join(families)}: {NO_GPU}; the release stays {CHANNEL}")
@@ -196,6 +198,7 @@ def _document(
             "inputs_digest": job.inputs.digest,
             "lock_digest": the_lock.digest,
             "overrides": list(job.inputs.loaded.overrides),
+            "simulation": simulation.name(),
             "started": job.started,
             "finished": moment,
         },

@@ -7,6 +7,7 @@ by the same command. A copy that was begun and interrupted is finished, not begu
 from __future__ import annotations
 
 import contextvars
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -64,7 +65,8 @@ def replicate(
     if (state := cloud.image_state(source.id, home, settings)) != "available":
         raise UserError(f"{source.id} in {home} is {state}: nothing to copy from", code=ExitCode.FAILED)
     regions = [region for region in (wanted or cloud.regions(loaded)) if region != home]
-    context = Context(release.build.id, loaded, release.arch, settings, expires=0)
+    expires = time.time() + settings.build_hours * 3600
+    context = Context(release.build.id, loaded, release.arch, settings, expires=expires)
     done = Replicated(digest, {home: source.id})
     if not regions:
         return done

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
-from images import yaml_source
+from images import simulation, yaml_source
 from images.yaml_source import Strict
 
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -72,7 +72,10 @@ class Settings(Strict):
         )
 
     def image_for(self, cloud: str) -> str:
-        """The image built for ``cloud`` when ``--image`` is not given."""
+        """The image built for ``cloud`` when ``--image`` is not given; in a simulated one the local cloud's,
+        since it needs nothing but the distribution's mirror."""
+        if simulation.name():
+            cloud = "local"
         return self.default_image.get(cloud, self.default_image["*"])
 
 

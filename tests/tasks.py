@@ -1,4 +1,4 @@
-"""The task that tests."""
+"""The tasks that test, and that let a person try."""
 
 from __future__ import annotations
 
@@ -47,6 +47,30 @@ def test(
         sys.exit(code)
 
 
+@task(
+    help={
+        "command": "run this in the box instead of a shell, for example './inv build --cloud=aws'",
+        "accel": "kvm or tcg (default: kvm where a guest really runs with it)",
+        "yes": "install missing system packages without asking",
+    }
+)
+def sim(c: Context, command: str | None = None, accel: str | None = None, yes: bool = False) -> None:
+    """Start AWS in a box on this machine, and a shell in which ./inv --cloud=aws works with it.
+
+    The account is simulated, its machines are real virtual machines; nothing leaves this machine but what
+    asks the distribution's archive for versions. Everything ends, and is gone, with the shell. Needs root:
+    each machine has its SSH on port 22 of an address of its own.
+    """
+    from images import clouds, doctor, settings
+    from tests.cloud_sim import session
+
+    local = clouds.load("local")
+    doctor.ensure({**doctor.PROGRAMS, **local.programs}, yes=yes, install=True)
+    code = session.run(settings.load(c.config), command=command, accelerator=accel)
+    if code:
+        sys.exit(code)
+
+
 def _run(words: list[str]) -> int:
     """Runs pytest with this terminal; an interruption reaches it and its clean-up is waited for."""
     import signal
@@ -63,5 +87,5 @@ def _run(words: list[str]) -> int:
 
 
 def collection() -> Collection:
-    """This task."""
-    return Collection(test)
+    """These tasks."""
+    return Collection(test, sim)

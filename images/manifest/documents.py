@@ -227,6 +227,9 @@ class Build(Part):
     inputs_digest: Digest
     lock_digest: Digest
     overrides: list[str] = Field(default=[], description="what --set changed in the spec")
+    simulation: Text | None = Field(
+        default=None, description="what was simulated; null: nothing. Such a release is never promoted"
+    )
     started: Time
     finished: Time
 

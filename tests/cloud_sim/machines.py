@@ -50,6 +50,7 @@ class Machines:
         self._where[instance.id] = (backend, instance)
         instance.enter("pending", 0)
         key = backend.key_pairs.get(instance.key_name or "")
+        root = dict(instance.get_block_device_mapping).get(instance.root_device_name)
         boot = Boot(
             instance_id=instance.id,
             image_id=instance.image.id,
@@ -62,6 +63,7 @@ class Machines:
             public_keys=(key.public_key.strip(),) if key else (),
             default_user=instance.image.default_user,
             tags={tag["key"]: tag["value"] for tag in instance.get_tags()},
+            disk_bytes=backend.get_volume(root.volume_id).size * 1024**3 if root else 0,
         )
         self._threads[instance.id] = ThreadPoolExecutor(1, thread_name_prefix=instance.id)
         self._do(instance, lambda: self._run(instance, lambda: self.target.start(boot)))

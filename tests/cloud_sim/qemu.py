@@ -39,13 +39,11 @@ PRESS_AGAIN = 5.0
 
 @dataclass(frozen=True)
 class Hardware:
-    """What every machine of a target has. ``disk_bytes`` is the volumes' size, as a block device mapping
-    could ask for; without it, as on EC2, the image's."""
+    """What every machine of a target has."""
 
     accelerator: str = "tcg"
     cpus: int = 2
     memory_mib: int = 2048
-    disk_bytes: int = 0
 
 
 class Machine:
@@ -101,7 +99,7 @@ class Machine:
         with contextlib.suppress(OSError):  # another file system
             (self.folder / "image.qcow2").hardlink_to(source)
             source = self.folder / "image.qcow2"
-        size = max(self.hardware.disk_bytes, machine.virtual_size(source))
+        size = max(self.boot.disk_bytes, machine.virtual_size(source))
         overlay = ["qemu-img", "create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", str(source)]
         run.run([*overlay, self.folder / "disk.qcow2", str(size)])
         (self.folder / "relay.py").write_text(imds.RELAY)

@@ -23,6 +23,7 @@ class Boot:
     user_data: bytes = b""
     public_keys: tuple[str, ...] = ()  # of the EC2 key pair, OpenSSH format
     default_user: str = "admin"
+    disk_bytes: int = 0  # of the root volume; 0: as the image's
     tags: dict[str, str] = field(default_factory=dict)
 
 

@@ -26,6 +26,7 @@ from tests.cloud_sim.box import quick_box
 from tests.cloud_sim.faults import Call, Fault
 from tests.cloud_sim.proxy import Proxy
 from tests.cloud_sim.quick_build import CACHE, Quick
+from tests.images.clouds.aws.test_policy import ACTIONS
 
 pytestmark = pytest.mark.box
 
@@ -115,6 +116,10 @@ def test_no_fault(quick: Quick, fault_table: report.Table) -> None:
         answer = quick.inv("manifest.resolve", "--cloud=aws", "--family=gpu-debian", f"--region={region}")
         assert answer.stdout.strip() == outcome["regions"][region]
     nothing_left(quick)
+    assert any("a real cloud" in line for line in outcome["not_tested"])
+    # Whatever was asked of AWS is in the policy of the builder's role.
+    asked = {f"{call.service}:{call.action}" for call in quick.box.calls}
+    assert asked <= ACTIONS
     again = run(quick)
     assert json.loads(again.out)["status"] == "unchanged"
     fault_table.add("none", found.code, "published in two regions; resolve answers for both")

@@ -13,6 +13,7 @@ import yaml
 from invoke.context import Context
 
 from images import clouds, matrix, spec
+from images.clouds.defaults import Defaults
 from images.errors import ExitCode, UserError
 from images.matrix import Cell
 from images.settings import CHECKOUT
@@ -31,6 +32,7 @@ def write(catalog: Path, family: str, sections: list[str], arch: list[str]) -> N
 @pytest.fixture
 def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(clouds, "names", lambda: ["aws", "gcp", "local"])
+    monkeypatch.setattr(clouds, "load", lambda name: Defaults())  # that builds whatever a spec asks for
     write(tmp_path, "two", ["local", "gcp", "aws"], ["arm64", "amd64"])
     write(tmp_path, "one", ["aws"], ["amd64"])
     write(tmp_path, "mine", ["local"], ["amd64"])
@@ -85,7 +87,7 @@ def test_the_task_prints_one_line_of_json(capsys: pytest.CaptureFixture[str]) ->
     expected = [
         {"image": path.stem, "cloud": "local", "arch": arch}
         for path in sorted(spec.CATALOG.glob("*.yaml"))
-        for arch in sorted(yaml.safe_load(path.read_text())["arch"])
+        for arch in ["amd64"]  # the local cloud makes no other
         if "local" in yaml.safe_load(path.read_text())["clouds"]
     ]
     assert json.loads(out) == {"include": expected}

@@ -78,9 +78,14 @@ class AwsError(UserError):
 @functools.cache
 def client(service: str, region: str, *, patient: bool = True) -> Any:
     """A boto3 client, made once. ``patient`` ones retry throttling and server errors by themselves."""
-    import boto3
-    from botocore.config import Config
-
+    try:
+        import boto3
+        from botocore.config import Config
+    except ImportError:
+        raise UserError(
+            "boto3 is not installed",
+            hint="./inv installs it when --cloud=aws is given; or: pip install .[aws]",
+        ) from None
     config = Config(
         connect_timeout=10 if patient else 5,
         read_timeout=60 if patient else 10,
@@ -101,7 +106,7 @@ def explained(what: str, *, ignore: Sequence[str] = ()) -> Iterator[None]:
 
     A code may end in ``*``.
     """
-    from botocore.exceptions import BotoCoreError, ClientError
+    from botocore.exceptions import BotoCoreError, ClientError, ConnectionError, HTTPClientError
 
     try:
         yield
@@ -113,8 +118,10 @@ def explained(what: str, *, ignore: Sequence[str] = ()) -> Iterator[None]:
         kind = kind_of(code)
         hint = HINTS.get(kind) if kind else None
         raise AwsError(f"{what}: {code}: {message}", error_code=code, hint=hint) from None
-    except BotoCoreError as error:
+    except (ConnectionError, HTTPClientError) as error:  # no connection, no answer, no TLS
         raise AwsError(f"{what}: {error}", error_code="") from None
+    except BotoCoreError as error:  # our own mistake, or no credentials any more
+        raise AwsError(f"{what}: {error}", error_code=type(error).__name__) from None
 
 
 def refusal_in(errors: Sequence[str]) -> Refusal | None:

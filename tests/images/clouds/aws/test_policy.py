@@ -8,6 +8,7 @@ https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazonec
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -17,6 +18,7 @@ from typing import Any
 
 import pytest
 import yaml
+from botocore import xform_name
 from botocore.loaders import Loader
 
 from images.settings import CHECKOUT
@@ -37,25 +39,35 @@ REQUEST_KEYS = {"aws:RequestedRegion", "ec2:CreateAction"}
 #: Statements with a write action that no tag limits, and why none can.
 WITHOUT_TAG = {
     "LaunchOnlyFromDebianUbuntuAmazonOrOwnImages": "the base image is somebody else's: its owner is checked",
-    "LaunchIntoTheNetworkThatIsThere": "the subnet is the site's; Packer 1.6.6 tags no group, no interface",
+    "LaunchIntoTheNetworkThatIsThere": "the subnet is the site's; Packer 1.6.6 tags no interface",
+    "MakeGroupsInTheVpcThatIsThere": "the VPC is the site's; the group in it needs the tag",
     "CaptureIntoImagesThatPacker166TagsLater": "Packer 1.6.6 sends no tags; the machine must have it",
-    "DescribeCapturesThatPacker166TagsLater": "Packer 1.6.6 sets the description before the tags",
     "CopyFromOwnImages": "EC2 reads no tag of the source: its owner is checked; the target needs it",
     "TagAtCreation": "only together with an action that makes something; that action is limited by itself",
-    "MakeAGroupThatPacker166DoesNotTag": "Packer 1.6.6 sends no tags",
-    "OpenAndDeleteAGroupThatPacker166DidNotTag": "Packer 1.6.6 sends no tags; EC2 deletes no group in use",
-    "RulesOfTheseGroups": "a new rule has no tags; the group that it goes to is limited by itself",
+    "RulesOfGroupsOfABuild": "a new rule has no tags; the group that it goes to is limited by itself",
 }
 
 #: Statements that tag what is there already.
 LATER_TAGS = {
-    "TagCapturesLaterBecausePacker166DoesSo": "Packer 1.6.6 tags them when they are available",
-    "ChangeTagsOfWhatHasTheBuildTag": "what is published is marked so",
+    "TagCapturesLaterBecausePacker166DoesSo": "Packer 1.6.6 tags what is available, a sweep what never was",
+    "ChangeTagsOfWhatHasTheBuildTag": "what is published is marked so; a copy is tagged again",
+}
+
+#: What only Packer's newer plugins look up: the default VPC, and which of its zones has a machine type.
+READ_BY_PACKER = {"ec2:DescribeInstanceTypeOfferings", "ec2:DescribeVpcs"}
+
+#: What our code calls and no role needs, and why.
+NOT_GRANTED = {
+    "ec2:DeleteKeyPair": "nobody here makes key pairs: it is for those of others (`./inv sweep --packers`)",
 }
 
 
 def listed(value: Any) -> list[str]:
     return value if isinstance(value, list) else [value]
+
+
+#: Everything that the policy allows on some resource, as ``service:Action``; other tests read it too.
+ACTIONS = frozenset(action for item in STATEMENTS for action in listed(item["Action"]))
 
 
 def actions() -> Iterator[tuple[str, str, str]]:
@@ -161,8 +173,28 @@ def creates(statement: dict[str, Any]) -> list[str]:
 
 def test_the_manual_explains_what_packer_1_6_6_needs() -> None:
     manual = (CHECKOUT / "docs/operators.md").read_text()
-    special = [item["Sid"] for item in STATEMENTS if "Packer166" in item["Sid"]]
+    sids = {item["Sid"] for item in STATEMENTS}
+    special = [sid for sid in sids if "Packer166" in sid]
     assert special and not [sid for sid in special if sid not in manual]
+    changed = set(re.findall(r'\.Sid == "(\w+)"', manual))
+    assert changed and changed <= sids
+
+
+def test_our_code_may_do_what_it_asks_for_and_looks_up_nothing_else() -> None:
+    """All that is named in our modules like an operation of the API; what Packer writes is in ``BUILD``."""
+    names = {
+        xform_name(name): f"{service}:{name}"
+        for service in ("ec2", "sts")
+        for name in Loader().load_service_model(service, "service-2")["operations"]
+    }
+    asked = set()
+    for path in (CHECKOUT / "images/clouds/aws").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            word = node.attr if isinstance(node, ast.Attribute) else getattr(node, "value", None)
+            if isinstance(word, str) and word in names:
+                asked.add(names[word])
+    assert asked - ACTIONS == set(NOT_GRANTED)
+    assert {action for action in ACTIONS - asked if reads(action)} == READ_BY_PACKER
 
 
 # A reader of policies, for what is used here: every resource of a request needs a statement that allows it.
@@ -197,56 +229,76 @@ def allows(action: str, arn: str, context: Mapping[str, Any]) -> bool:
 
 HOME = {"aws:RequestedRegion": "us-east-1"}
 OURS = {f"aws:ResourceTag/{TAG}": "b"}
-NEW = {f"aws:RequestTag/{TAG}": "b", "aws:TagKeys": ["Name", TAG, "gpu-image:expires"]}
+KEYS = ["Name", TAG, "gpu-image:expires", "gpu-image:family"]
+NEW = {f"aws:RequestTag/{TAG}": "b", "aws:TagKeys": KEYS}
+COPIED = {**NEW, "aws:TagKeys": [*KEYS, "gpu-image:source"]}
 MACHINE = f"arn:aws:ec2:us-east-1:{ACCOUNT}:instance/i-1"
 VOLUME = f"arn:aws:ec2:us-east-1:{ACCOUNT}:volume/vol-1"
 GROUP = f"arn:aws:ec2:us-east-1:{ACCOUNT}:security-group/sg-1"
 INTERFACE = f"arn:aws:ec2:us-east-1:{ACCOUNT}:network-interface/eni-1"
 IMAGE = "arn:aws:ec2:us-east-1::image/ami-1"
 SNAPSHOT = "arn:aws:ec2:us-east-1::snapshot/snap-1"
+VPC = f"arn:aws:ec2:us-east-1:{ACCOUNT}:vpc/vpc-1"
+RULE = f"arn:aws:ec2:us-east-1:{ACCOUNT}:security-group-rule/sgr-1"
 DEBIAN = {"ec2:Owner": "136693071363"}
 
 #: What a build with Packer 1.6.6 and our own code ask for, in their order: action, resource, condition keys.
 BUILD: list[tuple[str, str, dict[str, Any]]] = [
-    ("ec2:CreateSecurityGroup", GROUP, {}),
-    ("ec2:CreateSecurityGroup", f"arn:aws:ec2:us-east-1:{ACCOUNT}:vpc/vpc-1", {}),
-    ("ec2:AuthorizeSecurityGroupIngress", GROUP, {}),
+    # A group for the build machine, and later one for each of the gate's.
+    ("ec2:CreateSecurityGroup", GROUP, NEW),
+    ("ec2:CreateSecurityGroup", VPC, {}),
+    ("ec2:CreateTags", GROUP, {**NEW, "ec2:CreateAction": "CreateSecurityGroup"}),
+    ("ec2:AuthorizeSecurityGroupIngress", GROUP, OURS),
+    ("ec2:AuthorizeSecurityGroupIngress", RULE, {}),
+    # Packer: the build machine, and what becomes of it.
     ("ec2:RunInstances", MACHINE, NEW),
     ("ec2:RunInstances", VOLUME, NEW),
     ("ec2:RunInstances", IMAGE, DEBIAN),
-    ("ec2:RunInstances", GROUP, {}),
+    ("ec2:RunInstances", GROUP, OURS),
     ("ec2:RunInstances", f"arn:aws:ec2:us-east-1:{ACCOUNT}:subnet/subnet-1", {}),
     ("ec2:RunInstances", INTERFACE, {}),
     ("ec2:CreateTags", MACHINE, {**NEW, "ec2:CreateAction": "RunInstances"}),
-    ("ec2:CreateTags", INTERFACE, {**NEW, "ec2:CreateAction": "RunInstances"}),
+    ("ec2:CreateTags", VOLUME, {**NEW, "ec2:CreateAction": "RunInstances"}),
     ("ec2:ModifyInstanceMetadataOptions", MACHINE, OURS),
     ("ec2:StopInstances", MACHINE, OURS),
     ("ec2:ModifyInstanceAttribute", MACHINE, OURS),
     ("ec2:CreateImage", MACHINE, OURS),
     ("ec2:CreateImage", IMAGE, {}),
     ("ec2:CreateImage", SNAPSHOT, {}),
-    ("ec2:ModifyImageAttribute", IMAGE, {}),
     ("ec2:CreateTags", IMAGE, NEW),
     ("ec2:CreateTags", SNAPSHOT, NEW),
-    ("ec2:CreateTags", SNAPSHOT, {**OURS, "aws:TagKeys": ["Name", "gpu-image:expires"]}),
     ("ec2:TerminateInstances", MACHINE, OURS),
-    ("ec2:DeleteSecurityGroup", GROUP, {}),
+    # The capture: IMDSv2 and the description, after the tags.
+    ("ec2:ModifyImageAttribute", IMAGE, OURS),
+    # The gate's machines.
     ("ec2:RunInstances", IMAGE, {**OURS, "ec2:Owner": ACCOUNT}),
+    ("ec2:RunInstances", INTERFACE, NEW),
+    ("ec2:CreateTags", INTERFACE, {**NEW, "ec2:CreateAction": "RunInstances"}),
     ("ec2:GetConsoleOutput", MACHINE, OURS),
     ("ec2:RebootInstances", MACHINE, OURS),
-    ("ec2:ModifyImageAttribute", IMAGE, OURS),
-    ("ec2:DescribeImageAttribute", IMAGE, OURS),
+    ("ec2:DeleteSecurityGroup", GROUP, OURS),
+    # Published, copied, shared.
+    ("ec2:CreateTags", IMAGE, {**OURS, "aws:TagKeys": ["gpu-image:release"]}),
+    ("ec2:CreateTags", SNAPSHOT, {**OURS, "aws:TagKeys": ["gpu-image:release"]}),
     ("ec2:CopyImage", IMAGE, {**OURS, "ec2:Owner": ACCOUNT}),
-    ("ec2:CopyImage", IMAGE, NEW),
-    ("ec2:CopyImage", SNAPSHOT, NEW),
+    ("ec2:CopyImage", IMAGE, COPIED),
+    ("ec2:CopyImage", SNAPSHOT, COPIED),
+    ("ec2:CreateTags", IMAGE, {**COPIED, "ec2:CreateAction": "CopyImage"}),
+    ("ec2:CreateTags", SNAPSHOT, {**COPIED, "ec2:CreateAction": "CopyImage"}),
+    ("ec2:CreateTags", IMAGE, {**COPIED, **OURS}),
+    ("ec2:CreateTags", SNAPSHOT, {**COPIED, **OURS}),
+    ("ec2:DescribeImageAttribute", IMAGE, OURS),
     ("ec2:ModifySnapshotAttribute", SNAPSHOT, {**OURS, "ec2:Add/userId": "444455556666"}),
+    # A sweep. What was pending has no tags: it is made ours before it is deleted.
+    ("ec2:CreateTags", IMAGE, {f"aws:RequestTag/{TAG}": "swept", "aws:TagKeys": [TAG]}),
+    ("ec2:CreateTags", SNAPSHOT, {f"aws:RequestTag/{TAG}": "swept", "aws:TagKeys": [TAG]}),
     ("ec2:DeregisterImage", IMAGE, OURS),
     ("ec2:DeleteSnapshot", SNAPSHOT, OURS),
     ("ec2:DeleteVolume", VOLUME, OURS),
-    ("ec2:DeleteSecurityGroup", GROUP, OURS),
-    # Newer plugins send the tags with the request.
+    # Newer plugins tag an image when they make it.
+    ("ec2:CreateImage", IMAGE, NEW),
     ("ec2:CreateTags", IMAGE, {**NEW, "ec2:CreateAction": "CreateImage"}),
-    ("ec2:CreateTags", GROUP, {**NEW, "ec2:CreateAction": "CreateSecurityGroup"}),
+    ("ec2:CreateTags", SNAPSHOT, {**NEW, "ec2:CreateAction": "CreateImage"}),
 ]
 
 #: What somebody with the builder's credentials may not do.
@@ -260,19 +312,29 @@ REFUSED: list[tuple[str, str, dict[str, Any]]] = [
     ("ec2:ModifyInstanceAttribute", MACHINE, {}),
     ("ec2:GetConsoleOutput", MACHINE, {}),
     ("ec2:CreateImage", MACHINE, {}),
+    ("ec2:ModifyImageAttribute", IMAGE, {}),
     ("ec2:RunInstances", MACHINE, {}),
+    ("ec2:RunInstances", VOLUME, {}),
     ("ec2:RunInstances", IMAGE, {"ec2:Owner": "999988887777"}),
     ("ec2:CopyImage", SNAPSHOT, {}),
     ("ec2:CopyImage", IMAGE, {"ec2:Owner": "999988887777"}),
     # A foreign machine cannot be made ours by tagging it.
     ("ec2:CreateTags", MACHINE, NEW),
     ("ec2:CreateTags", VOLUME, NEW),
+    # Nor can a group: an untagged one cannot be made, opened, used, deleted, or tagged later.
+    ("ec2:CreateSecurityGroup", GROUP, {}),
+    ("ec2:CreateSecurityGroup", GROUP, {"aws:RequestTag/Name": "web", "aws:TagKeys": ["Name"]}),
+    ("ec2:AuthorizeSecurityGroupIngress", GROUP, {}),
+    ("ec2:RunInstances", GROUP, {}),
+    ("ec2:DeleteSecurityGroup", GROUP, {}),
     ("ec2:CreateTags", GROUP, NEW),
+    ("ec2:CreateTags", INTERFACE, NEW),
+    ("ec2:DeleteKeyPair", f"arn:aws:ec2:us-east-1:{ACCOUNT}:key-pair/key-1", {}),
     ("ec2:CreateTags", IMAGE, {**OURS, "aws:TagKeys": ["aws-backup"]}),
     ("ec2:ModifySnapshotAttribute", SNAPSHOT, {**OURS, "ec2:Add/group": "all"}),
     ("ec2:ModifySnapshotAttribute", SNAPSHOT, {"ec2:Add/userId": "444455556666"}),
     ("ec2:RunInstances", MACHINE, {**NEW, "aws:RequestedRegion": "ap-southeast-2"}),
-    ("ec2:DeleteVpc", f"arn:aws:ec2:us-east-1:{ACCOUNT}:vpc/vpc-1", OURS),
+    ("ec2:DeleteVpc", VPC, OURS),
     ("iam:PassRole", f"arn:aws:iam::{ACCOUNT}:role/admin", {}),
 ]
 
@@ -289,8 +351,6 @@ def test_a_stolen_role_does_not_get(action: str, arn: str, context: dict[str, An
 
 
 def test_every_write_action_of_the_policy_is_one_that_a_build_needs() -> None:
-    granted = {f"{prefix}:{action}" for _, prefix, action in actions()}
-    # Key pairs are made by nobody here; the sweep removes one that is ours all the same.
-    assert {action for action in granted if not reads(action)} - {"ec2:DeleteKeyPair"} == {
+    assert {action for action in ACTIONS if not reads(action)} == {
         action for action, _, _ in BUILD if not reads(action)
     }
