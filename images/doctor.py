@@ -24,7 +24,12 @@ PROGRAMS: Mapping[str, str] = {
 }
 
 #: What `./inv test` needs on top.
-TEST_PROGRAMS: Mapping[str, str] = {"shellcheck": "shellcheck", "gpg": "gpg", "gpg-agent": "gpg-agent"}
+TEST_PROGRAMS: Mapping[str, str] = {
+    "shellcheck": "shellcheck",
+    "gpg": "gpg",
+    "gpg-agent": "gpg-agent",
+    "ip": "iproute2",
+}
 
 NEEDED_BYTES = 4 * 1024**3
 

@@ -25,7 +25,7 @@ class Unreachable(UserError):
 
     def __init__(self, cloud: Cloud, why: str) -> None:
         super().__init__(
-            f"the API of {cloud.name} cannot be reached: {why}",
+            f"the cloud {cloud.name} cannot be asked any more: {why}",
             hint=f"machines end by themselves; once it is back: ./inv sweep --cloud={cloud.name}",
             code=ExitCode.FAILED,
         )

@@ -103,8 +103,14 @@ def _one(
             return known.id
         gone = known.id
     note(f"{region}: copying {source.id}")
+    before = known.id if known and known.state == "pending" else None
 
     def begun(identifier: str) -> None:
+        nonlocal before
+        if before not in (None, identifier):  # that one failed; the cloud has taken it away
+            reason = f"{before} did not become available"
+            manifest.failed(store, digest, region=region, reason=reason, actor=releases.actor())
+        before = identifier
         manifest.pending(store, digest, region=region, id=identifier, replaces=gone)
 
     copied = cloud.copy(source, region, context, note=note, begun=begun)

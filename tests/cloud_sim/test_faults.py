@@ -249,6 +249,7 @@ def test_credentials_that_are_no_good(quick: Quick, fault_table: report.Table, e
     fault_table.add(f"{name} credentials", result.returncode, result.stderr.splitlines()[-2].strip())
 
 
+@pytest.mark.full
 def test_credentials_that_expire_while_it_builds(quick: Quick, fault_table: report.Table) -> None:
     """Then not even the clean-up is possible: it is said, and a sweep with new credentials does it."""
 
@@ -272,7 +273,7 @@ def test_the_captured_image_fails(quick: Quick, fault_table: report.Table) -> No
     quick.box.faults.image_fails(copied=False)
     found = run(quick)
     assert found.code == 1, found.err
-    assert "failed" in found.error
+    assert found.error.startswith("build: Error waiting for AMI: Failed with ResourceNotReady")  # Packer's
     quick.box.faults.clear()
     nothing_left(quick)
     fault_table.add("the image goes to failed", found.code, found.error)
@@ -299,6 +300,7 @@ def test_one_region_fails_and_the_next_run_finishes(quick: Quick, fault_table: r
     fault_table.add("one region's copy fails", found.code, "published at home; inv replicate finished it")
 
 
+@pytest.mark.full
 def test_ssh_drops_while_it_builds(quick: Quick, fault_table: report.Table) -> None:
     quick.box.faults.after("ModifyInstanceMetadataOptions", lambda call: drop(quick, call))
     found = run(quick)
@@ -311,12 +313,13 @@ def drop(quick: Quick, call: Call) -> None:
     quick.box.account.machines.target.drop_ssh(call.parameters["InstanceId"])
 
 
+@pytest.mark.full
 def test_the_endpoint_dies(quick: Quick, fault_table: report.Table) -> None:
     """Packer alone would try for seven minutes to delete what it cannot reach."""
     quick.box.faults.after("ModifyInstanceMetadataOptions", lambda _: quick.box.faults.endpoint_dies())
     found = run(quick)
     assert found.code == 1
-    assert "cannot be reached" in found.err or "./inv sweep --cloud=aws" in found.err
+    assert "cannot be asked any more" in found.error and "./inv sweep --cloud=aws" in found.err
     assert builds.processes(quick.states()[0]["build_id"]) == {}
 
     def revive() -> None:
@@ -334,6 +337,30 @@ def test_a_failed_check_stops_the_capture(quick: Quick, fault_table: report.Tabl
     assert quick.box.faults.actions("CreateImage") == []
     nothing_left(quick)
     fault_table.add("a check fails in the build", found.code, found.error)
+
+
+@pytest.mark.full
+def test_a_machine_is_kept_entered_and_swept_when_its_time_is_over(
+    quick: Quick, fault_table: report.Table
+) -> None:
+    found = run(quick, "--set", "min_free_mib=999999999", "--on-error=keep")
+    assert found.code == 1
+    (state,) = quick.states()
+    entered = quick.inv("ssh", state["build_id"], "--command", "id -un")
+    assert entered.stdout.strip() == "packer", entered.stderr
+    swept = quick.inv("sweep", "--cloud=aws", "--yes")
+    assert "nothing is left over" in swept.stdout
+    expire(quick, state["build_id"])
+    again = quick.inv("sweep", "--cloud=aws")
+    assert "would remove  instance" in again.stdout and "security group" in again.stdout
+    nothing_left(quick, sweeps=1)
+    fault_table.add("a check fails, --on-error=keep", found.code, "entered by inv ssh, swept at its expiry")
+
+
+def expire(quick: Quick, build: str) -> None:
+    """The kept machine's time is over."""
+    path = quick.builds / build / "state.json"
+    path.write_text(json.dumps({**json.loads(path.read_bytes()), "expires": 0}))
 
 
 # --- whoever ends the builder -------------------------------------------------------------------------
@@ -374,6 +401,7 @@ def later(quick: Quick, action: str, number: int, hook: Callable[[Call], None]) 
     quick.box.faults.after(action, count, times=None)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda s: s.name)
 def test_the_builder_is_ended(

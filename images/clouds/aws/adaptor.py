@@ -232,13 +232,15 @@ class AwsCloud(Defaults):
         return api.refusal_in(errors)
 
     def unreachable(self, context: Context) -> str | None:
-        """An answer is an answer, whatever it says."""
+        """An answer is an answer, but for one that every question gets: credentials that are no good any
+        more. Packer would go on asking for hours."""
         region = section_of(context.loaded).region
         try:
             with explained(f"EC2 in {region}"):
                 api.client("ec2", region, patient=False).describe_regions(RegionNames=[region])
         except AwsError as error:
-            return error.message if error.unreachable else None
+            lost = error.unreachable or api.kind_of(error.error_code) == "credentials"
+            return error.message if lost else None
         return None
 
     def capture(

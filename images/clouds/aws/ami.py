@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -143,13 +143,14 @@ def copy(
 ) -> str:
     """Copies an image to ``region`` and returns the copy's id when it is available there.
 
-    A copy that is there or on its way is found again by its tags and the client token, so that a retry never
-    makes a second one. One that went to ``failed`` is deleted and begun anew, a few times. Waits while too
-    many copies are on their way in the account (the quota is five a destination).
+    A copy that is there or on its way is found again by its tags, which it has from the start, and a request
+    whose answer got lost by its client token: a retry never makes a second one. One that went to ``failed``
+    is deleted and begun anew, a few times. Waits while too many copies are on their way in the account (the
+    quota is five a destination).
     """
-    for attempt in range(TRIES):
+    for _ in range(TRIES):
         identifier = _there(source, region) or _begin(
-            source, source_region, region, name=name, tags=tags, attempt=attempt, poll=poll
+            source, source_region, region, name=name, tags=tags, poll=poll
         )
         begun(identifier)
         found = wait(identifier, region, poll=poll)
@@ -162,7 +163,7 @@ def copy(
 
 
 def _there(source: str, region: str) -> str | None:
-    """A copy of the image that is available or pending."""
+    """A copy of the image that is available or pending; one that failed is deleted."""
     with explained(f"looking for copies of {source} in {region}"):
         found = api.client("ec2", region).describe_images(
             Owners=["self"], Filters=[{"Name": f"tag:{SOURCE_TAG}", "Values": [source]}]
@@ -170,6 +171,7 @@ def _there(source: str, region: str) -> str | None:
     for image in found["Images"]:
         if image["State"] in ("available", "pending"):
             return str(image["ImageId"])
+        delete(image["ImageId"], region)
     return None
 
 
@@ -180,10 +182,10 @@ def _begin(
     *,
     name: str,
     tags: Mapping[str, str],
-    attempt: int,
     poll: float,
 ) -> str:
-    token = hashlib.sha256(f"{source} {region} {attempt}".encode()).hexdigest()
+    # New for each copy: with the token of one that failed EC2 would answer with that one again.
+    token = secrets.token_hex(32)
     wanted = tag_list({**tags, SOURCE_TAG: source})
     deadline = time.monotonic() + AVAILABLE_SECONDS
     while True:
