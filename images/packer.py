@@ -63,6 +63,8 @@ UNINTERESTING = re.compile(
     r"Retrieving ISO|Trying |.* => |leaving retrieve loop|Overriding default|Connecting to VM via VNC|"
     r"Typing the boot command|Found port for|Looking for available port|Using \w+ communicator|"
     r"Creating CD disk|Resizing|Executing Ansible|Connected to SSH|"
+    r"Prevalidating|Using existing SSH|Adding tags|Tagging snapshot|Creating (AMI|snapshot) tags|"
+    r"Cleaning up any extra|No volumes to|"
     r"Running post-processor|Wait completed|Builds finished|Error |sudo: "
 )
 

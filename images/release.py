@@ -141,8 +141,11 @@ def not_tested(release: Release) -> list[str]:
     if unseen:
         lines.append(f"requested, not observed in the image: {', '.join(unseen)}")
     passed = {check.id for check in release.gates if check.result == "pass"}  # in whatever phase
-    not_run = sorted({f"{check.id} ({check.reason})" for check in release.gates if check.id not in passed})
-    return lines + [f"check {line}" for line in not_run]
+    reasons: dict[str, set[str]] = {}
+    for check in release.gates:
+        if check.id not in passed:
+            reasons.setdefault(str(check.reason), set()).add(check.id)
+    return lines + [f"{', '.join(sorted(ids))}: {reason}" for reason, ids in sorted(reasons.items())]
 
 
 def _document(

@@ -101,11 +101,11 @@ def summary(outcome: Any) -> list[str]:
 
     took = ", ".join(f"{name} {progress.format_seconds(value)}" for name, value in outcome.stages.items())
     head = {"published": "published", "unchanged": "nothing changed; the published image is"}[outcome.status]
-    size = f"{outcome.image_bytes / 1024**2:.0f} MiB" if outcome.image_bytes else "size unknown"
+    size = f" ({outcome.image_bytes / 1024**2:.0f} MiB)" if outcome.image_bytes else ""
     lines = [
         "",
         f"{head} {outcome.image} {outcome.version}",
-        f"  image     {outcome.image_id} ({size})",
+        f"  image     {outcome.image_id}{size}",
         f"  release   {outcome.release}",
         f"  channel   {outcome.channel}, serial {outcome.serial}",
         f"  evidence  {outcome.evidence}",
