@@ -3,6 +3,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from images import console
 
 ED25519 = "AAAAC3NzaC1lZDI1NTE5AAAAIKxKwIY2nUxPLKbHYZiG9tDCJO+9BLPl4rUFzLpGrOIh"
@@ -12,7 +14,8 @@ def log(*lines: str) -> str:
     return "\r\n".join(["[   20.1] cloud-init[1]: x", console.BEGIN, *lines, console.END, "login: "])
 
 
-def test_the_key_that_openssh_made(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("port", "name"), [(2222, "[127.0.0.1]:2222"), (22, "127.0.0.1")])
+def test_the_key_that_openssh_made(tmp_path: Path, port: int, name: str) -> None:
     subprocess.run(
         ["ssh-keygen", "-q", "-t", "ecdsa", "-N", "", "-C", "root@vm", "-f", tmp_path / "k"], check=True
     )
@@ -20,9 +23,9 @@ def test_the_key_that_openssh_made(tmp_path: Path) -> None:
     (key,) = console.host_keys(log(public))
     assert f"{key.kind} {key.key} root@vm" == public
     known = tmp_path / "known_hosts"
-    known.write_text(console.known_hosts([key], host="127.0.0.1", port=2222))
+    known.write_text(console.known_hosts([key], host="127.0.0.1", port=port))
     found = subprocess.run(
-        ["ssh-keygen", "-F", "[127.0.0.1]:2222", "-f", known], capture_output=True, text=True, check=True
+        ["ssh-keygen", "-F", name, "-f", known], capture_output=True, text=True, check=True
     )
     assert key.key in found.stdout
 
