@@ -128,9 +128,6 @@ class Cloud(Protocol):
     def launch(self, image: Image, request: LaunchRequest) -> AbstractContextManager[Machine]:
         """Boots a machine from the image; it is gone when the context ends."""
 
-    def console(self, machine: str, region: str, settings: Settings) -> str:
-        """What the serial console of a machine has printed so far; raises ``UserError``."""
-
     def running(self, scope: Scope) -> bool:
         """Whether a machine of the build ``scope.only`` still runs."""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from images import builds
 from images.clouds.model import Context, Image, Inspection, Note, Placement, Refusal, Removable, Scope
-from images.errors import ExitCode, UserError
+from images.errors import UserError
 from images.settings import Settings
 from images.spec import Loaded
 from images.yaml_source import Strict
@@ -66,10 +66,6 @@ class Defaults:
     def inspect(self, image: Image, *, work: Path, needles: Mapping[str, bytes], note: Note) -> Inspection:
         """It cannot look."""
         return Inspection(None, None, not_run=f"the cloud {self.name} gives no access to an image's disk")
-
-    def console(self, machine: str, region: str, settings: Settings) -> str:
-        """There is none to ask for."""
-        raise UserError(f"the cloud {self.name} has no console of {machine}", code=ExitCode.NOTHING)
 
     def running(self, scope: Scope) -> bool:
         """Whatever runs, runs here."""

@@ -292,10 +292,6 @@ class AwsCloud(Defaults):
             return machines_for(loaded, section.gate_machine, arch, "gate_machine")
         return machines_for(loaded, section.build_machine, arch, "build_machine")
 
-    def console(self, machine_id: str, region: str, settings: Settings) -> str:
-        """GetConsoleOutput."""
-        return machine.console(machine_id, region)
-
     def running(self, scope: Scope) -> bool:
         """Whether the build has an instance."""
         return leftovers.running(scope)
