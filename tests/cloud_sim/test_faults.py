@@ -249,7 +249,6 @@ def test_credentials_that_are_no_good(quick: Quick, fault_table: report.Table, e
     fault_table.add(f"{name} credentials", result.returncode, result.stderr.splitlines()[-2].strip())
 
 
-@pytest.mark.full
 def test_credentials_that_expire_while_it_builds(quick: Quick, fault_table: report.Table) -> None:
     """Then not even the clean-up is possible: it is said, and a sweep with new credentials does it."""
 
@@ -300,7 +299,6 @@ def test_one_region_fails_and_the_next_run_finishes(quick: Quick, fault_table: r
     fault_table.add("one region's copy fails", found.code, "published at home; inv replicate finished it")
 
 
-@pytest.mark.full
 def test_ssh_drops_while_it_builds(quick: Quick, fault_table: report.Table) -> None:
     quick.box.faults.after("ModifyInstanceMetadataOptions", lambda call: drop(quick, call))
     found = run(quick)
@@ -313,7 +311,6 @@ def drop(quick: Quick, call: Call) -> None:
     quick.box.account.machines.target.drop_ssh(call.parameters["InstanceId"])
 
 
-@pytest.mark.full
 def test_the_endpoint_dies(quick: Quick, fault_table: report.Table) -> None:
     """Packer alone would try for seven minutes to delete what it cannot reach."""
     quick.box.faults.after("ModifyInstanceMetadataOptions", lambda _: quick.box.faults.endpoint_dies())
@@ -339,7 +336,6 @@ def test_a_failed_check_stops_the_capture(quick: Quick, fault_table: report.Tabl
     fault_table.add("a check fails in the build", found.code, found.error)
 
 
-@pytest.mark.full
 def test_a_machine_is_kept_entered_and_swept_when_its_time_is_over(
     quick: Quick, fault_table: report.Table
 ) -> None:
@@ -401,7 +397,6 @@ def later(quick: Quick, action: str, number: int, hook: Callable[[Call], None]) 
     quick.box.faults.after(action, count, times=None)
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda s: s.name)
 def test_the_builder_is_ended(

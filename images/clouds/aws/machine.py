@@ -6,7 +6,7 @@ import contextlib
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +96,16 @@ def launch(
     folder = Path(tempfile.mkdtemp(prefix="gpu-image-", dir=short_folder()))
     instance = Instance(request, site, section, folder=folder)
     group = ""
-    try:
+
+    def take_away() -> None:
+        instance.close_ssh()
+        instance.serial()
+        if not instance.left:
+            shutil.rmtree(folder, ignore_errors=True)
+            end(instance.id, group, section.region, poll=site.poll_seconds)
+
+    with _afterwards(lambda _: False) as clean_up:
+        clean_up.callback(take_away)
         group = _security_group(request.context, request.name, section, site)
         instance.id, where = _run(image, request, group, section, site, machines)
         instance.description = f"AWS {where}"
@@ -112,14 +121,6 @@ def launch(
         )
         instance.wait_for_ssh(SSH_SECONDS)
         yield instance
-    finally:
-        try:
-            instance.close_ssh()
-            instance.serial()
-        finally:
-            if not instance.left:
-                end(instance.id, group, section.region, poll=site.poll_seconds)
-                shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -128,15 +129,27 @@ def build_group(
 ) -> Iterator[Mapping[str, Any]]:
     """The security group of the build machine; gone with the context, unless a failed machine is kept."""
     group = _security_group(context, "build", section, site)
-    kept = False
-    try:
+    with _afterwards(lambda error: keep and isinstance(error, UserError)) as clean_up:
+        clean_up.callback(delete_security_group, group, section.region, poll=site.poll_seconds)
         yield {"security_group_id": group}
-    except UserError:
-        kept = keep
+
+
+@contextlib.contextmanager
+def _afterwards(keep: Callable[[BaseException], bool]) -> Iterator[contextlib.ExitStack]:
+    """Calls what was put on the stack when the body ends, but not after an error that is to ``keep`` all.
+
+    When the clean-up of a failed body fails too, the body's error is the one to show; what is left is looked
+    for again when the build is discarded.
+    """
+    stack = contextlib.ExitStack()
+    try:
+        yield stack
+    except BaseException as error:
+        if not keep(error):
+            with contextlib.suppress(UserError):
+                stack.close()
         raise
-    finally:
-        if not kept:
-            delete_security_group(group, section.region, poll=site.poll_seconds)
+    stack.close()
 
 
 def _security_group(context: Context, name: str, section: Section, site: Site) -> str:
