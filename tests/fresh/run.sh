@@ -19,7 +19,7 @@ root=${1:-}
 if [ -z "$root" ]; then
   root=$(mktemp -d /var/tmp/gpu-image-fresh.XXXXXX)
   # In the mount namespace: what is mounted below goes with it, so this removes only our own files.
-  trap 'umount --recursive "$root/proc" "$root/sys" "$root/dev" 2>/dev/null; rm -rf --one-file-system "$root"' EXIT
+  trap 'umount --recursive "$root" 2>/dev/null; rm -rf --one-file-system "$root"' EXIT
 fi
 
 if [ ! -e "$root/etc/debian_version" ]; then
@@ -34,6 +34,8 @@ rm -rf "${root:?}$home"
 git clone --quiet --no-local "$checkout" "$root$home"
 git -C "$root$home" remote remove origin
 
+# A machine's root is a mount point; where it is none, `unshare --mount` fails.
+mount --bind "$root" "$root"
 mount -t proc proc "$root/proc"
 mount --rbind /sys "$root/sys"
 mount --rbind /dev "$root/dev"

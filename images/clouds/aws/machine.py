@@ -46,6 +46,7 @@ class Instance(SshMachine):
         self.control: Path = folder / f"ssh-{request.name}"
         self.left = False
         self._asked = 0.0
+        self._looked = self.started
         self._serial = ""
 
     def serial(self) -> str:
@@ -61,6 +62,11 @@ class Instance(SshMachine):
         """Whether it was ended, by us or by AWS."""
         if self.request.cancelled.is_set():
             return "the gate was stopped"
+        if self.id and time.monotonic() - self._looked >= self.site.poll_seconds:
+            self._looked = time.monotonic()
+            with contextlib.suppress(AwsError):
+                state = (describe(self.id, self.region) or {}).get("State", {}).get("Name", "missing")
+                return None if state in ("pending", "running") else f"{self.id} is {state}"
         return None
 
     def restart(self) -> None:
