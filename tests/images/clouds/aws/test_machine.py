@@ -25,15 +25,14 @@ def launch(box: Box, settings: Settings, tmp_path: Path, cancelled: threading.Ev
     loaded = spec.load("gpu-debian")
     context = model.Context("b-1", loaded, "amd64", settings, expires=0)
     request = model.LaunchRequest(
-        "first-gate",
-        context,
-        "gate",
-        tmp_path / "key",
-        "ssh-ed25519 AAAA",
-        tmp_path,
-        "none",
-        False,
-        cancelled,
+        name="first-gate",
+        context=context,
+        user="gate",
+        private_key=tmp_path / "key",
+        public_key="ssh-ed25519 AAAA",
+        evidence=tmp_path,
+        accelerator="none",
+        cancelled=cancelled,
     )
     base = next(
         item["ImageId"]
@@ -56,7 +55,7 @@ def test_a_machine_that_ends_is_not_waited_for(box: Box, settings: Settings, tmp
         ids = [item["InstanceId"] for group in found for item in group["Instances"]]
         api.client("ec2", REGION).terminate_instances(InstanceIds=ids)
 
-    box.faults.after("GetConsoleOutput", end)
+    box.faults.after("DescribeInstances", end)  # it runs, and we wait for its SSH
     with pytest.raises(UserError, match=r"machine first-gate: i-\w+ is (shutting-down|terminated)"):
         launch(box, settings, tmp_path, threading.Event())
     assert box.leftovers() == {}
