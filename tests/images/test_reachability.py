@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
@@ -55,7 +54,6 @@ def test_single_misses_are_nothing() -> None:
 
 
 def test_it_looks_no_more_when_the_context_has_ended() -> None:
-    before = threading.active_count()
-    with watch(Cloud([None])):
-        assert threading.active_count() == before + 1
-    assert wait_for(lambda: threading.active_count() == before)
+    with watch(Cloud([None])) as watching:
+        assert watching._thread.is_alive()
+    assert wait_for(lambda: not watching._thread.is_alive())
