@@ -167,7 +167,7 @@ def remove_tree(folder: Path) -> None:
         for pid in pids:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        time.sleep(0.1)
+        time.sleep(0.1)  # until the kernel has taken them away, or the deadline
     for mount in mounted_below(Path("/proc/self/mountinfo").read_text(), folder.resolve()):
         run.run(["umount", "--lazy", mount])
     if not mounted_below(Path("/proc/self/mountinfo").read_text(), folder.resolve()):

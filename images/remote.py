@@ -71,7 +71,7 @@ class SshMachine(ABC):
                     hint=f"the whole console is in {self.serial_log}",
                     code=ExitCode.FAILED,
                 )
-            time.sleep(POLL)
+            time.sleep(POLL)  # a machine that boots signals nobody; until the deadline
 
     def greets(self) -> bool:
         """Whether an SSH server answers: something else may accept the connection, only it greets."""

@@ -276,7 +276,7 @@ class _Machine:
         """Signals its first process, as soon as that listens."""
         deadline = time.monotonic() + READY_SECONDS
         while not (self._shared / "ready").exists() and time.monotonic() < deadline and self._running():
-            time.sleep(0.02)
+            time.sleep(0.02)  # the guest makes a file, nothing more; until the deadline
         if init := self.init():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(init, signum)

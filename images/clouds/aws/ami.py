@@ -56,7 +56,7 @@ def wait(image_id: str, region: str, *, poll: float, timeout: float = AVAILABLE_
                 hint="the same command goes on waiting for it",
                 code=ExitCode.FAILED,
             )
-        time.sleep(poll)
+        time.sleep(poll)  # EC2 tells nobody; until the deadline above
     return found
 
 

@@ -41,7 +41,7 @@ def prepare(
             raise UserError(
                 f"no SSH host key on the console of {machine_id}", hint=f"see {log}", code=ExitCode.FAILED
             )
-        time.sleep(poll)
+        time.sleep(poll)  # AWS posts the console when it likes; until the deadline above
 
 
 def main() -> int:

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -82,13 +83,14 @@ class Instance(SshMachine):
 def console(instance_id: str, region: str) -> str:
     """The serial console's text; the newest where the machine type can tell, else what AWS last posted."""
     ec2 = api.client("ec2", region)
-    with explained(f"reading the console of {instance_id}"):
-        try:
-            with explained("", ignore=[]):
-                answer = ec2.get_console_output(InstanceId=instance_id, Latest=True)
-        except AwsError as error:
-            if error.error_code not in ("UnsupportedOperation", "InvalidParameterCombination"):
-                raise
+    what = f"reading the console of {instance_id}"
+    try:
+        with explained(what):
+            answer = ec2.get_console_output(InstanceId=instance_id, Latest=True)
+    except AwsError as error:
+        if error.error_code not in ("UnsupportedOperation", "InvalidParameterCombination"):
+            raise
+        with explained(what):
             answer = ec2.get_console_output(InstanceId=instance_id)
     return str(answer.get("Output") or "")
 
@@ -110,8 +112,7 @@ def launch(
             shutil.rmtree(folder, ignore_errors=True)
             end(instance.id, group, section.region, poll=site.poll_seconds)
 
-    with _afterwards(lambda _: False) as clean_up:
-        clean_up.callback(take_away)
+    with _afterwards(take_away):
         group = _security_group(request.context, request.name, section, site)
         instance.id, where = _run(image, request, group, section, site, machines)
         instance.description = f"AWS {where}"
@@ -135,27 +136,26 @@ def build_group(
 ) -> Iterator[Mapping[str, Any]]:
     """The security group of the build machine; gone with the context, unless a failed machine is kept."""
     group = _security_group(context, "build", section, site)
-    with _afterwards(lambda error: keep and isinstance(error, UserError)) as clean_up:
-        clean_up.callback(delete_security_group, group, section.region, poll=site.poll_seconds)
+    delete = partial(delete_security_group, group, section.region, poll=site.poll_seconds)
+    with _afterwards(delete, keep=keep):
         yield {"security_group_id": group}
 
 
 @contextlib.contextmanager
-def _afterwards(keep: Callable[[BaseException], bool]) -> Iterator[contextlib.ExitStack]:
-    """Calls what was put on the stack when the body ends, but not after an error that is to ``keep`` all.
+def _afterwards(clean_up: Callable[[], None], *, keep: bool = False) -> Iterator[None]:
+    """Cleans up when the body ends, but with ``keep`` not after a ``UserError``.
 
     When the clean-up of a failed body fails too, the body's error is the one to show; what is left is looked
     for again when the build is discarded.
     """
-    stack = contextlib.ExitStack()
     try:
-        yield stack
+        yield
     except BaseException as error:
-        if not keep(error):
+        if not (keep and isinstance(error, UserError)):
             with contextlib.suppress(UserError):
-                stack.close()
+                clean_up()
         raise
-    stack.close()
+    clean_up()
 
 
 def _security_group(context: Context, name: str, section: Section, site: Site) -> str:
@@ -264,7 +264,7 @@ def _address(instance: Instance) -> str:
             raise UserError(f"{instance.name}: {instance.id} is {state}: {reason}", code=ExitCode.FAILED)
         if ended := instance.ended():
             raise UserError(f"{instance.name}: {ended}", code=ExitCode.FAILED)
-        time.sleep(min(instance.site.poll_seconds, 5))
+        time.sleep(min(instance.site.poll_seconds, 5))  # EC2 tells nobody; until the deadline above
 
 
 def describe(instance_id: str, region: str) -> dict[str, Any] | None:
@@ -286,7 +286,7 @@ def end(instance_id: str, group: str, region: str, *, poll: float) -> None:
         while (found := describe(instance_id, region)) and found["State"]["Name"] != "terminated":
             if time.monotonic() > deadline:
                 raise UserError(f"{instance_id} does not end", hint="./inv sweep --cloud=aws")
-            time.sleep(min(poll, 5))
+            time.sleep(min(poll, 5))  # EC2 tells nobody; until the deadline above
     if group:
         delete_security_group(group, region, poll=poll)
 
@@ -303,4 +303,4 @@ def delete_security_group(group: str, region: str, *, poll: float, timeout: floa
         except AwsError as error:
             if error.error_code != "DependencyViolation" or time.monotonic() > deadline:
                 raise
-            time.sleep(min(poll, 5))
+            time.sleep(min(poll, 5))  # the group is in use a little longer than its machine

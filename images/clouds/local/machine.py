@@ -179,7 +179,7 @@ class Machine(SshMachine):
                 if "host forwarding" in text:
                     return False
                 raise UserError(f"QEMU did not start: {text.strip()}", code=ExitCode.FAILED)
-            time.sleep(0.05)
+            time.sleep(0.05)  # until QEMU has made its socket, or has ended
         return True
 
     def command(self) -> list[str]:

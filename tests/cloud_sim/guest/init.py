@@ -226,7 +226,7 @@ def finish(how: int) -> None:
     while time.monotonic() < deadline and others():
         with contextlib.suppress(ChildProcessError):
             os.waitpid(-1, os.WNOHANG)
-        time.sleep(0.02)
+        time.sleep(0.02)  # as an init does: a moment for the others to end
     os.sync()
     ctypes.CDLL(None).reboot(how)
 
