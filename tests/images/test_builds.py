@@ -54,6 +54,8 @@ from pathlib import Path
 from images import builds, run
 with builds.new(Path(sys.argv[1]), "img", "local") as build:
     child = run.start(["sleep", "300"])
+    while not Path(f"/proc/{child.pid}/environ").read_bytes():
+        pass  # for some microseconds after exec the kernel shows no environment
     (build.folder / "packer").mkdir()
     (build.folder / "img.qcow2").write_text("half")
     (build.folder / "packer.log").write_text("evidence")

@@ -111,6 +111,8 @@ def test_what_a_killed_bootstrap_left_is_removed(tmp_path: Path, bootstraps: lis
     elsewhere.mkdir(parents=True)
     (dead / "scratch").write_text(str(elsewhere))
     orphan = subprocess.Popen(["sleep", "600"], env={**os.environ, mmdebstrap.MARK: str(elsewhere)})
+    while not Path(f"/proc/{orphan.pid}/environ").read_bytes():
+        pass  # for some microseconds after exec the kernel shows no environment
     incomplete = tmp_path / "base" / digest
     incomplete.mkdir()
     (incomplete / "disk.qcow2").write_bytes(b"half")
