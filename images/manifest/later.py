@@ -52,8 +52,21 @@ class Shared(AnyBody):
     )
 
 
+class Validated(AnyBody):
+    """The image was judged on a machine with real GPUs of this family; all that must pass did."""
+
+    kind: Literal["validated"]
+    family: Name = Field(description="GPU family, as in the release")
+    level: Literal["gpu_hardware"] = Field(description="simulated GPUs validate nothing")
+    gpus: int = Field(ge=1, description="how many the machine has")
+    on: Text = Field(description="the machine: its type where it has one, and the GPU's name")
+    evidence: list[Digest] = Field(
+        min_length=1, description="blobs: the results of the gate, and raw outputs"
+    )
+
+
 #: The kinds that this program knows. Another one was made by a newer program, and is passed over.
-STATEMENT_KINDS = frozenset({"replicated", "replication_failed", "shared"})
+STATEMENT_KINDS = frozenset({"replicated", "replication_failed", "shared", "validated"})
 
 
 class StatementHead(Document):
@@ -70,7 +83,7 @@ class StatementHead(Document):
 class Statement(StatementHead):
     """One fact about one release that came after it. Never changes."""
 
-    body: Annotated[Replicated | ReplicationFailed | Shared, Field(discriminator="kind")]
+    body: Annotated[Replicated | ReplicationFailed | Shared | Validated, Field(discriminator="kind")]
 
 
 # --- record: what is known of one build by now --------------------------------------------------------
@@ -121,9 +134,15 @@ class Record(Document):
     regions: dict[Name, RecordRegion] = Field(
         default={}, description="the regions that came after the release: a summary of the statements"
     )
+    gpu: dict[Name, Digest] = Field(
+        default={}, description="GPU families validated after the release: the last statement that says so"
+    )
 
     @model_validator(mode="after")
     def _its_statements_are_listed(self) -> Self:
+        for name, digest in self.gpu.items():
+            if digest not in self.statements:
+                raise ValueError(f"gpu: the statement of {name} is not among the statements")
         for name, region in self.regions.items():
             if not isinstance(region, PendingRegion) and region.statement not in self.statements:
                 raise ValueError(f"regions: the statement of {name} is not among the statements")

@@ -9,25 +9,16 @@ caller says so.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from images.errors import ExitCode, UserError
 from images.lock import now
-from images.manifest import codec, keys
-from images.manifest.later import (
-    AvailableRegion,
-    FailedRegion,
-    PendingRegion,
-    Record,
-    RecordRegion,
-    Shared,
-    Statement,
-)
-from images.manifest.resolve import check_identity, read_release, read_statement, record_of
+from images.manifest.changes import Change, change_record
+from images.manifest.later import AvailableRegion, FailedRegion, PendingRegion, Record, RecordRegion, Shared
+from images.manifest.resolve import read_release, read_statement, record_of
 from images.manifest.store import Store
 from images.manifest.targets import backfill, copies
-from images.manifest.writing import put, until_written
 
 MAX_REASON = 4000
 
@@ -45,15 +36,6 @@ class RegionState:
     reason: str | None
     updated: str
     home: bool
-
-
-@dataclass(frozen=True)
-class _Change:
-    """What to write: a statement with ``body``, and then ``summary`` for ``region`` into the record."""
-
-    body: Mapping[str, Any] | None = None
-    region: str | None = None
-    summary: Mapping[str, Any] = field(default_factory=dict)
 
 
 def regions(store: Store, release: str) -> dict[str, RegionState]:
@@ -89,7 +71,7 @@ def pending(
     """
     at = at or now()
 
-    def decide(record: Record) -> _Change | None:
+    def decide(record: Record) -> Change | None:
         there = record.regions.get(region)
         if isinstance(there, AvailableRegion) and (there.id == id or there.id != replaces):
             return None
@@ -102,7 +84,7 @@ def pending(
                     hint=f"delete {id}; if it is {there.id} that is gone, record first that it failed",
                     code=ExitCode.FAILED,
                 )
-        return _Change(region=region, summary={"state": "pending", "id": id})
+        return _change(region, {"state": "pending", "id": id}, at=at)
 
     return _record_region(store, release, region, decide, at=at)
 
@@ -133,14 +115,14 @@ def replicated(
         "replaces": replaces,
     }
 
-    def decide(record: Record) -> _Change | None:
+    def decide(record: Record) -> Change | None:
         there = record.regions.get(region)
         if isinstance(there, AvailableRegion):
             if there.id == id:
                 return None
             if there.id != replaces:
                 raise _taken(region, there.id, id)
-        return _Change(body, region, {"state": "available", "id": id})
+        return _change(region, {"state": "available", "id": id}, at=at, body=body)
 
     state = _record_region(store, release, region, decide, actor=actor, at=at)
     if state.id != id:
@@ -159,14 +141,14 @@ def failed(
     at = at or now()
     reason = reason[:MAX_REASON]
 
-    def decide(record: Record) -> _Change | None:
+    def decide(record: Record) -> Change | None:
         there = record.regions.get(region)
         if isinstance(there, AvailableRegion) or (
             isinstance(there, FailedRegion) and there.reason == reason
         ):
             return None
         body = {"kind": "replication_failed", "region": region, "reason": reason}
-        return _Change(body, region, {"state": "failed", "reason": reason})
+        return _change(region, {"state": "failed", "reason": reason}, at=at, body=body)
 
     return _record_region(store, release, region, decide, actor=actor, at=at)
 
@@ -192,16 +174,16 @@ def shared(
             raise UserError(f"{image} in {region} is not an image of {release}", code=ExitCode.FAILED)
     body = {"kind": "shared", "images": dict(images), "grantees": sorted(set(with_))}
 
-    def decide(record: Record) -> _Change | None:
+    def decide(record: Record) -> Change | None:
         there = _shares(store, record)
         new = any(
             there.get(grantee, {}).get(region) != image
             for grantee in with_
             for region, image in images.items()
         )
-        return _Change(body) if new or not images or not with_ else None
+        return Change(body) if new or not images or not with_ else None
 
-    _change_record(store, release, decide, actor=actor, at=at)
+    change_record(store, release, decide, actor=actor, at=at)
 
 
 def shares(store: Store, release: str) -> dict[str, dict[str, str]]:
@@ -223,7 +205,7 @@ def _record_region(
     store: Store,
     release: str,
     region: str,
-    decide: Callable[[Record], _Change | None],
+    decide: Callable[[Record], Change | None],
     *,
     at: str,
     actor: str = "",
@@ -232,41 +214,19 @@ def _record_region(
     document = read_release(store, release)
     if region in document.image.regions:
         return RegionState("available", document.image.regions[region].id, None, document.created, home=True)
-    return _state(_change_record(store, release, decide, actor=actor, at=at).regions[region])
+    return _state(change_record(store, release, decide, actor=actor, at=at).regions[region])
 
 
-def _change_record(
-    store: Store, release: str, decide: Callable[[Record], _Change | None], *, actor: str, at: str
-) -> Record:
-    """Reads the record, asks ``decide``, writes the statement and then the record; returns the record."""
-    document = read_release(store, release)
-    key = keys.record(document.family, document.version, document.cloud, document.arch)
+def _change(
+    region: str, summary: Mapping[str, Any], *, at: str, body: Mapping[str, Any] | None = None
+) -> Change:
+    """A statement with ``body``, if there is one, and the record's ``summary`` of the region."""
 
-    def attempt() -> Record:
-        content, tag = store.get(key)
-        record = codec.load(Record, content, name=key)
-        check_identity(record, key, release=release)
-        if not (change := decide(record)):
-            return record
-        told: dict[str, str] = {}
-        if change.body:
-            data = {"release": release, "made": at, "actor": actor, "body": change.body}
-            statement = codec.dump(codec.make(Statement, data))
-            told["statement"] = codec.digest_of(statement)
-            put(store, keys.statement(told["statement"]), statement)
+    def edit(data: dict[str, Any], statement: str | None) -> None:
+        told = {"statement": statement} if statement else {}
+        data["regions"] = {**data.get("regions", {}), region: {**summary, **told, "updated": at}}
 
-        def edit(data: dict[str, Any]) -> None:
-            data["updated"] = at
-            data["statements"] = [*data.get("statements", []), *told.values()]
-            if change.region:
-                summary = {**change.summary, **told, "updated": at}
-                data["regions"] = {**data.get("regions", {}), change.region: summary}
-
-        changed = codec.revise(Record, content, edit)
-        store.replace(key, changed, tag)
-        return codec.load(Record, changed, name=key)
-
-    return until_written(attempt, what=key, hint="do it again")
+    return Change(body, edit)
 
 
 def _state(region: RecordRegion) -> RegionState:

@@ -20,6 +20,8 @@ from images.manifest.later import (
     Statement,
     StatementHead,
     TargetRegion,
+    Validated,
+    ValidationState,
 )
 from images.manifest.parts import Document
 from images.manifest.store import NotFound, Store
@@ -61,11 +63,11 @@ def resolve(
 ) -> Resolved:
     """The image that ``channel`` names, by three reads: channel, revocations, release.
 
-    A fourth reads the statement, where the image came to the region after the release. ``region`` may be
-    left out where there is only one; ``now`` is a UTC time as in the documents. Without signatures the
-    digests of release and statement are what notices a damaged image id, so they are read, too. Raises
-    ``UserError`` with exit code 3 that says what is there instead: no such channel, region not ready,
-    expired, revoked; with exit code 1 when a document is damaged.
+    More are read where the image came to the region, or was validated on GPUs, after the release.
+    ``region`` may be left out where there is only one; ``now`` is a UTC time as in the documents. Without
+    signatures the digests of release and statements are what notices a damaged answer, so they are read,
+    too. Raises ``UserError`` with exit code 3 that says what is there instead: no such channel, region not
+    ready, expired, revoked; with exit code 1 when a document is damaged.
     """
     pointer = read_channel(store, family=family, cloud=cloud, arch=arch, channel=channel)
     now = now or current_time()
@@ -92,6 +94,13 @@ def resolve(
     said = found.lagging or pointer.target
     if (said.version, said.bundle_digest) != (release.version, release.boot_checks.bundle_digest):
         raise BadDocument(key, f"has another version or bundle in {region} than the release {found.release}")
+    gpu = {name: item.validation.state for name, item in release.gpu.families.items()}
+    if said.gpu != gpu:
+        # What came after the release is believed only with its statement.
+        gpu = gpu_states(store, release, record_of(store, release, found.release))
+        for name, state in said.gpu.items():
+            if gpu.get(name) != state:
+                raise BadDocument(key, f"says that {name} is {state}, and no document does")
     return Resolved(
         id=found.id,
         release_digest=found.release,
@@ -104,7 +113,7 @@ def resolve(
         channel=channel,
         serial=pointer.serial,
         bundle_digest=release.boot_checks.bundle_digest,
-        gpu={name: item.validation.state for name, item in release.gpu.families.items()},
+        gpu=dict(gpu),
         lags_behind=pointer.target.version if found.lagging else None,
     )
 
@@ -164,6 +173,28 @@ def replica(store: Store, digest: str, *, release: str, region: str) -> str:
     if not statement or not isinstance(statement.body, Replicated) or statement.body.region != region:
         raise BadDocument(keys.statement(digest), f"does not say that the image is in {region}")
     return statement.body.id
+
+
+def validations(store: Store, record: Record) -> dict[str, tuple[str, Validated]]:
+    """The last validation of each GPU family: when, and what the statement says; every statement is read.
+
+    Raises ``BadDocument`` when one is missing or damaged, or does not say what the record says.
+    """
+    found = {}
+    for family, digest in record.gpu.items():
+        statement = read_statement(store, digest, release=record.release)
+        if not statement or not isinstance(statement.body, Validated) or statement.body.family != family:
+            raise BadDocument(keys.statement(digest), f"does not say that {family} was validated")
+        found[family] = statement.made, statement.body
+    return found
+
+
+def gpu_states(store: Store, release: Release, record: Record) -> dict[str, ValidationState]:
+    """The validation state of every GPU family by now: what the release says, and what came after it."""
+    found: dict[str, ValidationState] = {
+        name: family.validation.state for name, family in release.gpu.families.items()
+    }
+    return found | dict.fromkeys(validations(store, record), "validated")
 
 
 def _verified(store: Store, key: str, digest: str) -> bytes:

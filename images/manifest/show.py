@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from images.manifest import later
 from images.manifest.documents import Channel, DiskFile, Gate, Release, Validated
 from images.manifest.regions import RegionState
 
@@ -20,9 +21,13 @@ def render(
     *,
     regions: Mapping[str, RegionState],
     shares: Mapping[str, Mapping[str, str]],
+    validations: Mapping[str, tuple[str, later.Validated]],
     pointer: Channel | None = None,
 ) -> RenderableType:
-    """The summary of a release. ``pointer`` is the channel through which it was found."""
+    """The summary of a release. ``pointer`` is the channel through which it was found.
+
+    ``validations`` are those that came after it, with the time they were made.
+    """
     return Group(
         _pairs(_identity(release, digest, pointer)),
         _table(["region", "state", "id", ""], list(_regions(regions, pointer))),
@@ -34,7 +39,7 @@ def render(
                 for name, seen in sorted(release.software.observed.items())
             ],
         ),
-        _table(["GPU family", "state", ""], list(_gpu(release))),
+        _table(["GPU family", "state", ""], list(_gpu(release, validations))),
         _table(["gate", "on", *RESULTS], list(_gates(release.gates))),
         _table(["not passed", "result", "reason"], list(_not_passed(release.gates))),
     )
@@ -85,9 +90,15 @@ def _shares(
             yield [grantee, name, image if current else f"{image} (not the image there now)"]
 
 
-def _gpu(release: Release) -> Iterator[list[str]]:
-    for name, family in sorted(release.gpu.families.items()):
-        claim = family.validation
+def _gpu(release: Release, validations: Mapping[str, tuple[str, later.Validated]]) -> Iterator[list[str]]:
+    """Each GPU family of the release and of what came after it, which counts where both speak."""
+    for name in sorted({*release.gpu.families, *validations}):
+        if name in validations:
+            at, found = validations[name]
+            gpus = f"{found.gpus} GPU{'s' if found.gpus > 1 else ''}"
+            yield [name, "validated", f"on {found.on} ({gpus}), {at}"]
+            continue
+        claim = release.gpu.families[name].validation
         detail = f"on {claim.on}, {claim.at}" if isinstance(claim, Validated) else claim.reason
         yield [name, claim.state, detail]
 

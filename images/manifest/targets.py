@@ -1,4 +1,4 @@
-"""What a channel says about a release, region by region, and adding regions that came later."""
+"""What a channel says about a release, and adding what came later: regions, and validation on GPUs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,14 @@ from images.manifest import codec, keys
 from images.manifest.codec import BadDocument
 from images.manifest.documents import Release
 from images.manifest.later import AvailableRegion, Channel, Lagging, Record, Target, TargetRegion
-from images.manifest.resolve import check_identity, read_release, read_revocations, record_of, replica
+from images.manifest.resolve import (
+    check_identity,
+    gpu_states,
+    read_release,
+    read_revocations,
+    record_of,
+    replica,
+)
 from images.manifest.store import Store
 from images.manifest.writing import put, until_written
 
@@ -49,7 +56,8 @@ def next_target(
     regions = {
         name: TargetRegion(id=item.id, release=digest) for name, item in release.image.regions.items()
     }
-    regions |= copies(store, record_of(store, release, digest))
+    record = record_of(store, release, digest)
+    regions |= copies(store, record)
     if current:
         revoked = _revoked(store, release.family)
         for name, region in current.target.regions.items():
@@ -60,7 +68,7 @@ def next_target(
         release=digest,
         version=release.version,
         regions=regions,
-        gpu={name: family.validation.state for name, family in release.gpu.families.items()},
+        gpu=gpu_states(store, release, record),
         bundle_digest=release.boot_checks.bundle_digest,
     )
 
@@ -80,10 +88,10 @@ def _lagging(region: TargetRegion, target: Target, digest: str) -> TargetRegion:
 
 
 def backfill(store: Store, digest: str, *, actor: str, at: str | None = None) -> dict[str, int]:
-    """Adds the regions in the release's record to the channels that name the release.
+    """Adds the regions and the GPU validation in the release's record to the channels that name the release.
 
     That is each channel with this release as target or fallback. A channel that has moved on is left alone,
-    and so is one that has the regions already. Returns channel -> serial of those that were written.
+    and so is one that has all of it already. Returns channel -> serial of those that were written.
     """
     release = read_release(store, digest)
     written = {}
@@ -112,24 +120,31 @@ def _extend(
     targets = {place: target for place, target in targets.items() if target and target.release == digest}
     if not targets:
         return None
-    found = copies(store, record_of(store, release, digest))
+    record = record_of(store, release, digest)
+    found, gpu = copies(store, record), gpu_states(store, release, record)
     missing = {
         place: {region: item for region, item in found.items() if target.regions.get(region) != item}
         for place, target in targets.items()
     }
     names = sorted({region for regions in missing.values() for region in regions})
-    if not names:
+    families = sorted(
+        {name for target in targets.values() for name in gpu if target.gpu.get(name) != gpu[name]}
+    )
+    if not names and not families:
         return None
+    news = [f"available in {', '.join(names)}"] if names else []
+    news += [f"validated on {', '.join(families)}"] if families else []
 
     def edit(data: dict[str, Any]) -> None:
         for place, regions in missing.items():
             data[place]["regions"] |= {region: item.model_dump() for region, item in regions.items()}
+            data[place]["gpu"] |= gpu
         data["serial"] = channel.serial + 1
         data["parent"] = codec.digest_of(content)
         data["updated"] = at or now()
         data["action"] = "backfill"
         data["actor"] = actor
-        data["reason"] = f"{release.version} is available in {', '.join(names)}"
+        data["reason"] = f"{release.version} is {' and '.join(news)}"
 
     changed = codec.revise(Channel, content, edit)
     put(store, keys.pointer(codec.digest_of(changed)), changed)

@@ -109,7 +109,15 @@ def show(
         sys.stdout.buffer.write(store.get(keys.release(digest))[0])
         return
     known = regions.regions(store, digest)
-    text = render(document, digest, regions=known, shares=regions.shares(store, digest), pointer=pointer)
+    record = manifest_.record_of(store, document, digest)
+    text = render(
+        document,
+        digest,
+        regions=known,
+        shares=regions.shares(store, digest),
+        validations=manifest_.validations(store, record),
+        pointer=pointer,
+    )
     # Digests and paths are for copying: a narrow terminal wraps them better than rich would.
     needed = max(80, *(len(item.id or "") for item in known.values())) + 40
     width = max(os.get_terminal_size().columns if sys.stdout.isatty() else 0, needed)

@@ -26,6 +26,11 @@ def verify(folder: Path) -> dict[str, Any]:
                 body = _statement(folder, region["statement"])["body"]
                 assert (body["kind"], body["region"], body["id"]) == ("replicated", name, region["id"])
                 assert region["statement"] in record["statements"]
+        for family, digest in record["gpu"].items():
+            body = _statement(folder, digest)["body"]
+            assert (body["kind"], body["family"], body["level"]) == ("validated", family, "gpu_hardware")
+            assert digest in record["statements"]
+            assert all(_at(folder, "blobs", blob).is_file() for blob in body["evidence"])
     channels = {}
     for path in (folder / "channels").rglob("*.json"):
         content = path.read_bytes()
@@ -46,7 +51,7 @@ def verify(folder: Path) -> dict[str, Any]:
 def _chain(folder: Path, content: bytes) -> None:
     """Every version of the channel is kept, serials have no gap, each fallback is the target before.
 
-    A backfill adds regions, and nothing else.
+    A backfill adds regions and validated GPU families, and nothing else.
     """
     pointer = json.loads(content)
     assert _at(folder, "pointers", "sha256:" + hashlib.sha256(content).hexdigest(), ".json").is_file()
@@ -55,7 +60,10 @@ def _chain(folder: Path, content: bytes) -> None:
         assert parent["serial"] == pointer["serial"] - 1
         if pointer["action"] == "backfill":
             for place in ("target", "fallback"):
-                assert _without_regions(pointer[place]) == _without_regions(parent[place])
+                assert _unchanging(pointer[place]) == _unchanging(parent[place])
+                before, after = ((item[place] or item["target"])["gpu"] for item in (parent, pointer))
+                new = {name: state for name, state in after.items() if before.get(name) != state}
+                assert set(new.values()) <= {"validated"} and set(before) <= set(after)
                 assert set((pointer[place] or pointer["target"])["regions"]) >= set(
                     (parent[place] or parent["target"])["regions"]
                 )
@@ -66,8 +74,8 @@ def _chain(folder: Path, content: bytes) -> None:
     assert pointer["serial"] == 1
 
 
-def _without_regions(target: dict[str, Any] | None) -> dict[str, Any] | None:
-    return target and {name: value for name, value in target.items() if name != "regions"}
+def _unchanging(target: dict[str, Any] | None) -> dict[str, Any] | None:
+    return target and {name: value for name, value in target.items() if name not in ("regions", "gpu")}
 
 
 def _region(folder: Path, target: dict[str, Any], name: str, region: dict[str, Any]) -> None:
