@@ -1,0 +1,3 @@
+from tests.gpu_sim.fixtures import gpu_libraries, gpu_machine
+
+__all__ = ["gpu_libraries", "gpu_machine"]
