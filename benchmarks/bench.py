@@ -17,8 +17,10 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 
+from benchmarks import boot_checks, kernel_log
 from images import progress
 from images.errors import ExitCode, UserError
 from images.settings import CHECKOUT
@@ -85,6 +87,9 @@ class Bench:
             ("unchanged", self._unchanged),
             ("resolve", lambda: self._quick("resolve", "0.4 s", "manifest.resolve", "--cloud=local")),
             ("fast tests", self._fast_tests),
+            *((f"boot check {name}", partial(self._boot_check, name)) for name in boot_checks.CHECKS),
+            ("boot checks side by side", self._boot_checks),
+            ("kernel log", self._kernel_log),
         )
 
     def _quick(self, what: str, aim: str, *arguments: str) -> Row:
@@ -103,6 +108,28 @@ class Bench:
             times[2],
             f"median of 5, max {times[-1]:.2f} s",
         )
+
+    @cached_property
+    def _machine(self) -> boot_checks.Machine:
+        return boot_checks.lay_out(self.root / "machine")
+
+    def _boot_check(self, name: str) -> Row:
+        seconds, ratio = boot_checks.against_python(self._machine, name)
+        detail = f"{ratio:.2f} x python3 -c pass, median of {boot_checks.RUNS} pairs"
+        return Row(f"boot check {name}, own CPU time", name, "3 x python3 -c pass", seconds, detail)
+
+    def _boot_checks(self) -> Row:
+        together, alone = boot_checks.side_by_side(self._machine)
+        detail = f"the slowest alone {alone:.2f} s; median of 5"
+        return Row("boot checks side by side", "gpu-boot-check", "as the slowest alone", together, detail)
+
+    def _kernel_log(self) -> Row:
+        found = kernel_log.against_grep(self.root)
+        detail = (
+            f"{found.speed:.2f} of grep -F NVRM's speed, {found.megabytes:.0f} MB, {found.kib >> 10} MiB"
+        )
+        what = "python -m validation.kernel_log"
+        return Row("kernel log", what, ">= 1/3 of grep's speed", found.ours, detail)
 
     def _fast_tests(self) -> Row:
         seconds, out = self.inv("test", "--fast")

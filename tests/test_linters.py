@@ -26,6 +26,8 @@ WORKFLOWS = sorted(
 MACHINE_SCRIPTS = [
     "validation/boot_checks/bin/gpu-boot-check",
     "validation/boot_checks/boot-checks.d/10-services",
+    "validation/boot_checks/boot-checks.d/20-gpus",
+    "validation/boot_checks/boot-checks.d/30-gpu-memory",
 ]
 
 

@@ -22,6 +22,11 @@ TREE = {
     "validation/boot_checks/bin/gpu-boot-check": b"#!/usr/bin/python3\n",
     "validation/boot_checks/boot-checks.d/10-services": b"#!/usr/bin/python3 -IBS\n",
 }
+# As ``cd TOP && python3 -m MODULE --help``, with nothing else to import from.
+RUN_MODULE = (
+    "import runpy, sys; sys.path.insert(0, sys.argv[1]); module = sys.argv[2]; sys.argv[1:] = ['--help']; "
+    "runpy.run_module(module, run_name='__main__', alter_sys=True)"
+)
 NOT_FOR_THE_MACHINE = (
     "validation/gate/test_kernel.py",
     "validation/gate/deep/x.py",
@@ -127,12 +132,43 @@ def test_what_is_written_has_its_modes_and_no_leftovers(tmp_path: Path) -> None:
     }
 
 
-def test_this_checkouts_bundle_has_the_runner_and_its_check() -> None:
+def test_this_checkouts_bundle_has_the_runner_its_checks_and_the_readers() -> None:
     modes = {file.path: file.mode for file in bundle.collect()}
     assert modes["/usr/lib/gpu-image/bin/gpu-boot-check"] == "0755"
-    assert modes["/usr/lib/gpu-image/boot-checks.d/10-services"] == "0755"
-    assert modes["/usr/lib/gpu-image/validation/boot_checks/runner.py"] == "0644"
+    for name in ("10-services", "20-gpus", "30-gpu-memory"):
+        assert modes[f"/usr/lib/gpu-image/boot-checks.d/{name}"] == "0755"
+    readers = ("dcgm", "faults", "kernel_log", "nvidia_smi", "cuda")
+    assert (
+        modes.items()
+        >= {
+            f"/usr/lib/gpu-image/validation/{name}": "0644"
+            for name in (
+                "boot_checks/runner.py",
+                "boot_checks/gpus.py",
+                "driver.py",
+                "expect.py",
+                "machine_types.json",
+                "machine_types.py",
+                "pci.py",
+                *(f"{reader}/__init__.py" for reader in readers),
+                *(f"{reader}/__main__.py" for reader in readers),
+            )
+        }.items()
+    )
     assert not [path for path in modes if "/gate/" in path or "__pycache__" in path]
+
+
+def test_every_command_of_the_bundle_runs_on_a_machine(tmp_path: Path) -> None:
+    """Nothing that it imports or reads stays behind in the checkout."""
+    bundle.write(bundle.collect(), tmp_path)
+    top = tmp_path / "usr/lib/gpu-image"
+    commands = sorted(path.parent.name for path in top.glob("validation/*/__main__.py"))
+    assert len(commands) > 3
+    for name in commands:
+        command = ["/usr/bin/python3", "-IBS", "-c", RUN_MODULE, top, f"validation.{name}"]
+        done = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, ""), name
+        assert "usage" in done.stdout
 
 
 def test_a_program_that_is_no_text_is_refused(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ standard library, and lies there under ``/usr/lib/gpu-image``.
 
 ``check``       what a check script is written with
 ``systemd``     reader of ``systemctl show``
+``gpus``        what the GPU checks start from; ``gpu_answers`` and ``gpu_memory``: what each does then
 ``image``       what the image says about itself (image.json), and where everything lies
 ``supervisor``  runs programs side by side and always comes back
 ``results``     what a script printed, made into a result; the verdict over all results

@@ -31,8 +31,8 @@ def digest(entries: Iterable[Entry]) -> str:
 def on_disk() -> list[Entry]:
     """The bundle as it lies on this machine's disk. Raises ``OSError`` for what cannot be read.
 
-    Compiled Python (``__pycache__``) does not count: Python makes it from the sources when a person
-    runs a reader by hand as root.
+    Compiled Python (``__pycache__``) does not count: it is made on the machine from the sources. The build
+    makes it so that Python takes it only for a source with the same hash.
     """
     top = image.at(image.BUNDLE)
     entries = []

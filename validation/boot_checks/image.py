@@ -28,6 +28,7 @@ class Image(NamedTuple):
     build_id: str
     bundle_digest: str
     services: tuple[str, ...]  # units that must be active
+    driver: str | None = None  # the NVIDIA driver's upstream version; None: the image has none
 
 
 class BadImage(Exception):
@@ -64,7 +65,10 @@ def parse(text: str) -> Image:
     for key, value in texts.items():
         if not isinstance(value, str) or not value:
             raise BadImage(f"'{key}' is missing or not a text")
-    return Image(**texts, services=tuple(services))
+    driver = document.get("driver")
+    if driver is not None and (not isinstance(driver, str) or not driver):
+        raise BadImage("'driver' is neither a version nor null")
+    return Image(**texts, services=tuple(services), driver=driver)
 
 
 def read() -> Image:

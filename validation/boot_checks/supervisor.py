@@ -226,7 +226,7 @@ class _Child:
 
     def _after_kill(self) -> None:
         assert self._process
-        self._problem = f"{self._problem}; it cannot be killed{_where(self._process.pid)}"
+        self._problem = f"{self._problem}; it did not end, not even by SIGKILL{_where(self._process.pid)}"
         self._finish()
 
     def _finish(self) -> None:
