@@ -29,6 +29,8 @@ TEST_PROGRAMS: Mapping[str, str] = {
     "gpg": "gpg",
     "gpg-agent": "gpg-agent",
     "ip": "iproute2",
+    "cc": "gcc",
+    "/usr/include/stdio.h": "libc6-dev",
 }
 
 NEEDED_BYTES = 4 * 1024**3

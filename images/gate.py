@@ -27,6 +27,9 @@ from images.spec import Spec
 
 SUITE = CHECKOUT / "validation" / "gate"
 
+#: DCGM's level on a build or gate machine that has GPUs: software, memory and PCIe, some two minutes.
+DIAG_LEVEL = 2
+
 #: Units that must be masked in every image: they would change packages behind our back, and hold apt's
 #: lock while we build.
 MASKED_UNITS = (
@@ -82,6 +85,7 @@ def expected(
         "disk_bytes": disk_bytes,
         "build": {"user": build_user, "hostname": hostname, "forbidden_strings": list(forbidden)},
         "boots": [],
+        "gpu": {"driver": spec.driver.version, "diag_level": DIAG_LEVEL},
     }
 
 
@@ -95,18 +99,23 @@ def run_suite(
     log: Path,
     ssh_config: Path | None = None,
     disk_root: Path | None = None,
+    host: str = "ssh://vm",
+    sudo: bool = True,
+    options: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Runs the suite for one phase and returns its results document. Never raises for failed checks.
 
-    ``ssh_config`` names the host ``vm``; the phase ``capture`` has none and reads ``disk_root``.
+    ``ssh_config`` is how to reach ``host``; the phase ``capture`` has none and reads ``disk_root``.
+    ``options`` are further ones of the suite (see its ``conftest``).
     """
     command: list[str | Path] = [sys.executable, "-m", "pytest", SUITE, "-q", f"--phase={phase}"]
     command += [f"--expected={expected_file}", f"--results={results}"]
     command += [f"--on-image={image}", f"--on-machine={machine}"]
     if ssh_config:
-        command += ["--hosts=ssh://vm", f"--ssh-config={ssh_config}", "--sudo"]
+        command += [f"--hosts={host}", f"--ssh-config={ssh_config}", *(["--sudo"] if sudo else [])]
     if disk_root:
         command += [f"--disk-root={disk_root}"]
+    command += options
     results.unlink(missing_ok=True)
     # The suite's own configuration, not this checkout's: nothing of the project's tests leaks in.
     command += ["-c", SUITE / "pytest.ini", "-p", "no:cacheprovider"]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -53,21 +54,66 @@ class NotRun(Exception):
     """Raised in a check that does not apply here; the message says why. It never counts as a pass."""
 
 
+@dataclass
+class Remarks:
+    """What a check says beside its result. ``degraded`` are reasons why the machine gives less than it
+    should although nothing is broken; ``data`` are figures and facts for the results. JSON both."""
+
+    degraded: list[str] = field(default_factory=list)
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+#: Of the check that runs now; the plugin of ``results`` takes them when it ends.
+_remarks: ContextVar[Remarks | None] = ContextVar("remarks", default=None)
+
+
+def new_remarks() -> Remarks:
+    """Begins the remarks of another check."""
+    found = Remarks()
+    _remarks.set(found)
+    return found
+
+
+def degraded(*reasons: str) -> None:
+    """Said by a check that passes although the machine gives less than it should."""
+    if found := _remarks.get():
+        found.degraded += reasons
+
+
+def record(**data: Any) -> None:
+    """Adds figures or facts to the check's result, whatever the result will be."""
+    if found := _remarks.get():
+        found.data |= data
+
+
 @dataclass(frozen=True)
 class Check:
-    """``id`` is ``subject.what``; ``probes`` are the names of what it reads from the machine."""
+    """``id`` is ``subject.what``; ``probes`` are the names of what it reads from the machine.
+
+    The level of a check of the GPU tiers is known only when it has seen the GPUs: real or simulated.
+    """
 
     id: str
     tier: Tier
     level: Level
     probes: tuple[str, ...]
+    anywhere: bool = False  # not about our image: it makes sense on every machine
+
+    def applies(self, expected: Any, phase: Phase) -> bool:
+        """Whether it makes sense on this machine: most checks are about our image; it may have another."""
+        foreign = phase is Phase.HOST and expected.foreign
+        return self.anywhere or self.tier is not Tier.ANY_VM or not foreign
 
 
 def check(
-    id: str, *probes: str, tier: Tier = Tier.ANY_VM, level: Level = Level.VM_NO_GPU
+    id: str,
+    *probes: str,
+    tier: Tier = Tier.ANY_VM,
+    level: Level = Level.VM_NO_GPU,
+    anywhere: bool = False,
 ) -> pytest.MarkDecorator:
     """Makes a test function (or a parameter set) the check ``id``, which reads ``probes``."""
-    return pytest.mark.gate_check(Check(id, tier, level, probes))
+    return pytest.mark.gate_check(Check(id, tier, level, probes, anywhere))
 
 
 def check_of(item: pytest.Item) -> Check | None:

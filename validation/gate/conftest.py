@@ -16,9 +16,11 @@ from typing import Any
 
 import pytest
 
+from validation.boot_checks.image import BUNDLE
+from validation.gate import gpu_facts, gpu_readers, results
 from validation.gate import machine as machines
-from validation.gate import results
-from validation.gate.checks import Level, NotRun, Phase, check_of
+from validation.gate.checks import Level, NotRun, Phase, Tier, check_of
+from validation.gate.gpu_facts import Gpus
 from validation.gate.machine import Machine
 
 SCHEMA = "gpu-image/expected/v1"
@@ -33,6 +35,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--on-image", default="unknown", help="which image is tested, in words")
     group.addoption("--on-machine", default="unknown", help="which machine it runs on, in words")
     group.addoption("--disk-root", type=Path, help="folder with the files of the captured disk")
+    group.addoption(
+        "--tier",
+        choices=[tier.value for tier in Tier],
+        default=Tier.NVSWITCH.value,
+        help="no check that needs more than a machine of this tier",
+    )
+    group.addoption("--tools", default=BUNDLE, help="folder on the machine with validation/")
+    group.addoption("--outputs", type=Path, help="folder for what the GPU probes printed, as evidence")
     group.addoption(
         "--check", action="append", default=[], help="run only the check with this id; repeatable"
     )
@@ -53,10 +63,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Static checks belong to the phase ``capture``, all others need a machine."""
     static = config.option.phase == Phase.CAPTURE
     wanted = set(config.option.check)
+    tiers = list(Tier)[: list(Tier).index(Tier(config.option.tier)) + 1]
     kept = []
     for item in items:
         found = check_of(item)
         if found and (found.level is not Level.STATIC) == static:
+            continue
+        if found and found.tier not in tiers:
             continue
         if wanted and (found is None or found.id not in wanted):
             continue
@@ -83,11 +96,29 @@ def expected(pytestconfig: pytest.Config) -> Expected:
     return Expected(document)
 
 
+@pytest.fixture(autouse=True)
+def applies(request: pytest.FixtureRequest, expected: Expected, phase: Phase) -> None:
+    """Checks about our image are not run on a machine with another."""
+    found = check_of(request.node)
+    if found and not found.applies(expected, phase):
+        raise NotRun("the machine was not booted from an image of ours")
+
+
 class Expected(Mapping[str, Any]):
     """A mapping whose missing or null keys raise ``NotRun``: nothing is said, so nothing can be compared."""
 
     def __init__(self, document: dict[str, Any]) -> None:
         self._document = document
+
+    @property
+    def foreign(self) -> bool:
+        """The machine is known not to have an image of ours."""
+        return self._document.get("ours") is False
+
+    @property
+    def gpu(self) -> dict[str, Any]:
+        """What is expected of the GPUs; empty where nothing is said."""
+        return self._document.get("gpu") or {}
 
     def __getitem__(self, key: str) -> Any:
         if self._document.get(key) is None:
@@ -102,12 +133,28 @@ class Expected(Mapping[str, Any]):
 
 
 @pytest.fixture(scope="session")
-def machine(request: pytest.FixtureRequest) -> Machine:
+def machine(request: pytest.FixtureRequest, expected: Expected, phase: Phase) -> Machine:
     """The machine under test; asks only what the chosen checks read."""
     names: set[str] = set()
     for item in request.session.items:
-        if found := check_of(item):
+        if (found := check_of(item)) and found.applies(expected, phase):
             names.update(found.probes)
-    machine = Machine(machines.connect(request.config.option), names)
+    options = request.config.option
+    variables = {"tools": options.tools, "diag_level": str(expected.gpu.get("diag_level") or 0)}
+    machine = Machine(machines.connect(options), names, variables=variables)
     machine.collect()
+    if options.outputs:
+        machine.save(options.outputs, gpu_readers.RAW)
     return machine
+
+
+@pytest.fixture(scope="session")
+def gpus(machine: Machine, expected: Expected, pytestconfig: pytest.Config) -> Gpus:
+    """The GPUs of the machine, as the probe ``gpu_facts`` saw them.
+
+    Raises ``NotRun`` where there are none and none are expected: then no check of the GPU tiers applies.
+    """
+    found = gpu_facts.read(machine.text("gpu_facts"), count=expected.gpu.get("count"))
+    about = pytestconfig.stash[results.ABOUT]
+    about.gpus, about.machine_type = found.families, found.machine_type
+    return found

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import io
+import shlex
 import tarfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 DEADLINE = 90  # seconds the commands may take together; under emulation they take some 10
@@ -63,7 +64,43 @@ PROBES = {
     "sudoers": 'grep -rhs "^[^#]" /etc/sudoers /etc/sudoers.d || true',
     "login": 'echo "${SUDO_USER:-$(id -un)}"',
     "hostname": "uname -n; cat /etc/hostname /etc/hosts 2>/dev/null",
+    # $tools is a folder with this checkout's validation/: the image's bundle, or a copy sent for this run.
+    "gpu_facts": "cd $tools && exec python3 -BS -m validation.gpu_facts",
+    "gpu_memory": "cd $tools && exec python3 -BS -m validation.cuda --all-gpus --json",
+    # Asked for the gate's own record that profiling works; 1001 is DCGM_FI_PROF_GR_ENGINE_ACTIVE. Several
+    # samples: the first after the host engine has started is N/A.
+    "dcgm_field_1001": "command -v dcgmi >/dev/null || exit 127; dcgmi dmon -e 1001 -c 3",
+    "dcgm_diag": (
+        "command -v dcgmi >/dev/null || exit 127; [ $diag_level -gt 0 ] || exit 126; "
+        # A session of its own with its id in $tools: whoever gives up can end it.
+        "exec setsid sh -c 'echo $$ >$0/diag.pid 2>/dev/null; exec dcgmi diag -r $1 -j' $tools $diag_level"
+    ),
+    # As JSON: its records say which of them the kernel wrote; dmesg where there is no journal. An empty log
+    # is one that could not be read: the kernel always says something when it boots.
+    "gpu_kernel_log": (
+        "cd $tools && f=$(mktemp) && trap 'rm -f $f' EXIT && "
+        "{ journalctl --dmesg --boot --output=json --no-pager --quiet >$f 2>/dev/null || :; } && "
+        "{ [ -s $f ] || dmesg >$f; } && "
+        "{ [ -s $f ] || { echo 'the log of the kernel is empty'; exit 1; }; } && "
+        "python3 -BS -m validation.kernel_log $f"
+    ),
 }
+
+#: What runs in probes that do not begin with a program's name.
+PROGRAMS = {
+    "gpu_facts": "the look at the GPUs (nvidia-smi?)",
+    "gpu_memory": "the memory check (CUDA)",
+    "gpu_kernel_log": "the reading of the kernel's log",
+    "dcgm_field_1001": "dcgmi dmon",
+    "dcgm_diag": "dcgmi diag",
+}
+
+#: What is not asked side by side with the rest: the diagnostic loads the GPUs and needs them for itself, and
+#: the kernel's log is read last, so that faults under the diagnostic's load are in it.
+LATER = (("dcgm_field_1001",), ("dcgm_diag",), ("gpu_kernel_log",))
+
+#: Seconds by DCGM's level. Its documentation says seconds, 2 min, 15 min, an hour; big machines take more.
+DIAG_DEADLINES = {0: DEADLINE, 1: 300, 2: 900, 3: 3600, 4: 3 * 3600}
 
 
 @dataclass(frozen=True)
@@ -75,8 +112,25 @@ class Output:
     seconds: float
 
 
-def script(names: Iterable[str], *, deadline: int = DEADLINE) -> str:
+def stages(names: Iterable[str]) -> list[list[str]]:
+    """``names`` in groups that are asked one after another; within a group side by side."""
+    names = set(names)
+    later = [name for group in LATER for name in group]
+    groups = [sorted(names - set(later)), *([name for name in group if name in names] for group in LATER)]
+    return [group for group in groups if group]
+
+
+def deadline(names: Iterable[str], diag_level: int) -> int:
+    """Seconds that the probes ``names`` may take together."""
+    return DIAG_DEADLINES.get(diag_level, DEADLINE) if "dcgm_diag" in names else DEADLINE
+
+
+def script(
+    names: Iterable[str], *, deadline: int = DEADLINE, variables: Mapping[str, str] | None = None
+) -> str:
     """A POSIX shell script that runs the probes ``names`` side by side and prints what ``read`` reads.
+
+    ``variables`` are set for the probes; ``deadline`` in seconds.
 
     Built-ins wherever possible: starting a program costs 50 ms under emulation.
     """
@@ -85,6 +139,7 @@ def script(names: Iterable[str], *, deadline: int = DEADLINE) -> str:
         "d=$(mktemp -d) && cd / || exit 1",
         'trap "rm -rf $d" EXIT',
         "export LC_ALL=C DEBIAN_FRONTEND=noninteractive",
+        *(f"{name}={shlex.quote(value)}" for name, value in sorted((variables or {}).items())),
     ]
     for name in names:
         # Nothing of it keeps the SSH channel open, so a hung one cannot hold the connection.

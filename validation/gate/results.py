@@ -13,18 +13,31 @@ import os
 import signal
 import time
 from collections.abc import Generator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from validation.gate.checks import Check, Level, NotRun, Phase, Result, Unknown, check_of, verdict
+from validation.gate.checks import (
+    Check,
+    Level,
+    NotRun,
+    Phase,
+    Remarks,
+    Result,
+    Tier,
+    Unknown,
+    check_of,
+    new_remarks,
+    verdict,
+)
 
 SCHEMA = "gpu-image/gate/v1"
 #: Exit codes of pytest that say something about the tests; the others are about the run.
 OF_TESTS = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
 
+ABOUT = pytest.StashKey["About"]()
 NOT_REACHED = "not finished: the gate was interrupted"
 
 
@@ -39,15 +52,28 @@ class Entry:
     reason: str | None
     seconds: float
     script_sha256: str
+    degraded: list[str] = field(default_factory=list)
+    data: dict[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """Without what most checks have nothing to say about."""
+        found = asdict(self)
+        return {key: value for key, value in found.items() if key not in ("degraded", "data") or value}
 
 
-@dataclass(frozen=True)
+@dataclass
 class About:
-    """What was tested: the phase, which image and which machine, in words."""
+    """What was tested: the phase, which image and which machine, in words.
+
+    ``gpus`` is how many GPUs of which family are there, ``machine_type`` the cloud's or the GPU's name; both
+    are empty where no check has looked.
+    """
 
     phase: Phase
     image: str
     machine: str
+    gpus: dict[str, int] = field(default_factory=dict)
+    machine_type: str = ""
 
 
 class ResultsPlugin:
@@ -59,6 +85,7 @@ class ResultsPlugin:
         self.entries: dict[str, Entry] = {}
         self.started = now()
         self.finished: str | None = None
+        self.remarks = Remarks()
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Every check that will run is there from the start, as not reached."""
@@ -70,6 +97,10 @@ class ResultsPlugin:
                 raise pytest.UsageError(f"two checks have the id {found.id}")
             self.entries[found.id] = new_entry(found, item.path)
         self.write()
+
+    def pytest_runtest_setup(self) -> None:
+        """Each check makes its own remarks."""
+        self.remarks = new_remarks()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
@@ -87,6 +118,10 @@ class ResultsPlugin:
             entry.result, entry.reason = result, reason
         elif call.when == "call":
             entry.result, entry.reason = Result.PASS, None
+        entry.degraded, entry.data = self.remarks.degraded, self.remarks.data
+        if found.tier is not Tier.ANY_VM and entry.result is not Result.NOT_RUN:
+            # Known only once somebody has looked, and the fixture is what looks.
+            entry.level = getattr(getattr(item, "funcargs", {}).get("gpus"), "level", found.level).value
         if call.when == "call":
             # The set-up is shared (it asks the machine for all checks), so only its own part counts.
             machine = getattr(item, "funcargs", {}).get("machine")
@@ -131,7 +166,10 @@ class ResultsPlugin:
             "started": self.started,
             "finished": self.finished,
             "level": strongest(self.entries.values()),
-            "checks": [asdict(entry) for entry in self.ordered()],
+            **(
+                {"gpus": self.about.gpus, "machine_type": self.about.machine_type} if self.about.gpus else {}
+            ),
+            "checks": [entry.as_json() for entry in self.ordered()],
         }
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         temporary.write_text(json.dumps(document, indent=2) + "\n")
@@ -188,6 +226,7 @@ def install(config: pytest.Config) -> None:
     options = config.option
     path = Path(options.results) if options.results else None
     about = About(Phase(options.phase), options.on_image, options.on_machine)
+    config.stash[ABOUT] = about
     config.pluginmanager.register(ResultsPlugin(path, about), "gate-results")
     signal.signal(signal.SIGTERM, end_like_interrupt)
 

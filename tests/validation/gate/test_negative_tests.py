@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.validation.gate import gate, test_capture, test_hygiene, test_machine_checks
+from tests.validation.gate import gate, test_capture, test_gpu_checks, test_hygiene, test_machine_checks
 from validation.gate.checks import Level
 from validation.gate.probes import PROBES
 
@@ -10,6 +10,7 @@ SEEN_TO_FAIL = {
     **test_capture.NEGATIVE,
     **test_hygiene.DIRT,
     **test_machine_checks.NEGATIVE,
+    **test_gpu_checks.NEGATIVE,
 }
 
 
