@@ -398,7 +398,16 @@ def later(quick: Quick, action: str, number: int, hook: Callable[[Call], None]) 
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda s: s.name)
+@pytest.mark.parametrize(
+    "signum",
+    [
+        signal.SIGINT,
+        # The same handler as SIGINT: not worth its minutes every time.
+        pytest.param(signal.SIGTERM, marks=pytest.mark.full),
+        signal.SIGKILL,
+    ],
+    ids=lambda s: s.name,
+)
 def test_the_builder_is_ended(
     quick: Quick, fault_table: report.Table, moment: str, signum: signal.Signals
 ) -> None:

@@ -36,8 +36,9 @@ def build_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "build"
 
 
-def validate(machine: Node, *options: str) -> subprocess.CompletedProcess[str]:
-    words = ["./inv", "validate", f"--host={machine.url}", f"--ssh-config={machine.ssh_config}", *options]
+def validate(machine: Node, *options: str, config: Path | None = None) -> subprocess.CompletedProcess[str]:
+    words = ["./inv", "validate", f"--host={machine.url}", f"--ssh-config={config or machine.ssh_config}"]
+    words += options
     done = subprocess.run(words, cwd=CHECKOUT, capture_output=True, text=True, check=False, timeout=300)
     assert "Traceback" not in done.stderr
     assert machine.run("ls -d /tmp/gpu-image-validate.* 2>/dev/null || true") == ""
@@ -125,13 +126,7 @@ def test_an_account_without_sudo(machine: Node, tmp_path: Path) -> None:
     )
     config = tmp_path / "poor"
     config.write_text(machine.ssh_config.read_text().replace("User admin", "User poor"))
-    done = subprocess.run(
-        ["./inv", "validate", f"--host={machine.url}", f"--ssh-config={config}"],
-        cwd=CHECKOUT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = validate(machine, config=config)
     assert done.returncode == 2
     assert "cannot use sudo without a password" in done.stderr
 
@@ -141,12 +136,6 @@ def test_an_unknown_host_key(machine: Node, tmp_path: Path) -> None:
     config = tmp_path / "config"
     known = machine.ssh_config.read_text().replace("known_hosts", "nobody")
     config.write_text(known + "  StrictHostKeyChecking yes\n")
-    done = subprocess.run(
-        ["./inv", "validate", f"--host={machine.url}", f"--ssh-config={config}"],
-        cwd=CHECKOUT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = validate(machine, config=config)
     assert done.returncode == 3
     assert "its host key is not known" in done.stderr
