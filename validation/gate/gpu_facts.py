@@ -78,9 +78,8 @@ def read(text: str, *, count: int | None) -> Gpus:
     judgement = None
     if smi["text"]:
         rows = list(nvidia_smi.parse(smi["text"]).gpus)
-        # Where nobody says how many there should be, the bus does.
-        count = len(bus) if expected.count is None else expected.count
-        judgement = nvidia_smi.judge(smi["text"], expect_gpus=count, exit_code=smi["exit_code"])
+        # As many as on the bus: how many should be there is the check of the count alone.
+        judgement = nvidia_smi.judge(smi["text"], expect_gpus=len(bus), exit_code=smi["exit_code"])
     ids = {device.pci: device.device for device in bus}
     return Gpus(
         bus=bus,
