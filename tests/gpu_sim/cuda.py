@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.gpu_sim import state, tables
-from tests.gpu_sim.scenario import Scenario
+from tests.gpu_sim.scenario import Scenario, hit
 from tests.gpu_sim.state import Gpu
 
 
@@ -30,10 +30,11 @@ def conf(scenario: Scenario) -> str:
         chance, times = fault["probability"] or 0, 1 if fault["times"] is None else fault["times"]
         lines.append(f"flaky={fault['code']} {times} {chance} {fault['seed']} {int(fault['sticky'])}")
     for fault in scenario.having("memory_miscompare"):
-        if fault["gpu"] in order:
-            lines.append(
-                f"miscompare={order[fault['gpu']]} {fault['offset']} {fault['mask']:x} {fault['path']}"
-            )
+        lines += [
+            f"miscompare={order[gpu]} {fault['offset']} {fault['mask']:x} {fault['path']}"
+            for gpu in hit(fault, scenario.gpus)
+            if gpu in order
+        ]
     for fault in scenario.having("cuda_error"):
         gpu, times = fault["gpu"], fault["times"]
         place = -1 if gpu is None else order.get(gpu, 99)

@@ -63,6 +63,16 @@ def resume() -> list[str]:
     ]
 
 
+def hung() -> str:
+    """A shell word: the processes of the simulator that hang, and those that hold their pipes."""
+    return "$(sed 's/.* //' /run/gpu-sim/hung /run/gpu-sim/holders 2>/dev/null)"
+
+
+def end_hung() -> list[str]:
+    """Ends them; those in D state end when what they wait for goes on."""
+    return [f"for pid in {hung()}; do kill -9 $pid || :; done"]
+
+
 def write_kernel_log(scenario: Scenario) -> list[str]:
     """Puts the scenario's records into the real kernel log, where the kernel marks them as user space's."""
     return [f"printf %s {_quoted(record)} >/dev/kmsg" for record in kernel_log.kmsg(scenario)]

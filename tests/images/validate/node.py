@@ -69,7 +69,7 @@ class Node:
         """Takes the GPUs away; what hung there is ended."""
         if self._shown:
             self.run(
-                "cat /run/gpu-sim/holders /run/gpu-sim/hung 2>/dev/null | xargs -r kill -9; "
+                f"{vm.end_hung()[0]}; "
                 "sed 's#^#/#' /run/installed | xargs -r rm -f; "
                 f"rm -rf /run/gpu-sim; ldconfig; {'; '.join(vm.hide_kernel())}"
             )
