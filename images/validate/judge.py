@@ -131,7 +131,7 @@ def validate(options: Options, settings: Settings, *, actor: str, note: Note) ->
         gpus=document.get("gpus") or {},
     )
     if options.release:
-        _record(store, outcome, options.release, document, actor=actor)
+        record(store, outcome, options.release, document, actor=actor)
     return outcome
 
 
@@ -217,17 +217,17 @@ def _release(
             )
         return options.release, wanted
     try:
-        record = read_record(
+        entry = read_record(
             store,
             family=str(about["family"]),
             version=str(about["version"]),
             cloud=str(about["cloud"]),
             arch=str(about["arch"]),
         )
-        found = read_release(store, record.release)
+        found = read_release(store, entry.release)
     except (KeyError, NotFound, UserError):
         return None, None
-    return (record.release, found) if found.build.id == about.get("build_id") else (None, None)
+    return (entry.release, found) if found.build.id == about.get("build_id") else (None, None)
 
 
 def _words(about: Mapping[str, Any], digest: str | None) -> str:
@@ -242,9 +242,7 @@ def _degraded(document: Mapping[str, Any]) -> list[str]:
     return [text for check in document["checks"] for text in check.get("degraded") or []]
 
 
-def _record(
-    store: Store, outcome: Outcome, release: str, document: Mapping[str, Any], *, actor: str
-) -> None:
+def record(store: Store, outcome: Outcome, release: str, document: Mapping[str, Any], *, actor: str) -> None:
     """Writes a statement for each GPU family that was there, or says why there is none."""
     outcome.not_recorded = why_not(document, outcome)
     if outcome.not_recorded:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,12 @@ import pytest
 from rich.console import Console
 
 from images.errors import ExitCode
+from images.manifest import FolderStore, keys
+from images.manifest.later import Validated
+from images.manifest.resolve import read_statement, resolve
 from images.validate import judge, report
 from images.validate.host import Address
+from tests.images.manifest import cloud
 
 ALL = [*judge.MUST_PASS, "kernel.running"]
 
@@ -101,3 +107,31 @@ def test_the_report_says_the_verdict_first_and_why_things_were_not_run() -> None
     assert "pass gpu.count gpu_hardware 8 GPUs" in lines
     assert "not recorded it is simulated" in lines
     assert "GPUs 8 x h100 (level gpu_hardware)" in lines
+
+
+def test_what_was_validated_is_recorded_with_its_evidence(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path / "manifest")
+    release = cloud.put(store)
+    (tmp_path / "outputs").mkdir()
+    (tmp_path / "outputs/dcgm-diag.json").write_text("{}")
+    found = {**document(), "machine_type": "p5.48xlarge, NVIDIA H100 80GB HBM3"}
+    (tmp_path / "gate-host.json").write_text(json.dumps(found))
+    made = dataclasses.replace(outcome(found), evidence=tmp_path)
+    judge.record(store, made, release, found, actor="on-call")
+    statement = read_statement(store, made.recorded["h100"], release=release)
+    assert statement and isinstance(statement.body, Validated)
+    assert (statement.actor, statement.body.gpus, statement.body.on) == ("on-call", 8, found["machine_type"])
+    blobs = [store.get(keys.blob(digest))[0] for digest in statement.body.evidence]
+    assert blobs == [(tmp_path / "gate-host.json").read_bytes(), b"{}"]
+    assert resolve(store, **cloud.CLOUD, region=cloud.HOME).gpu["h100"] == "validated"
+
+
+def test_simulated_gpus_are_not_recorded(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path / "manifest")
+    release = cloud.put(store)
+    found = document(level="gpu_simulated")
+    made = outcome(found)
+    judge.record(store, made, release, found, actor="on-call")
+    assert made.recorded == {}
+    assert made.not_recorded == "the level is gpu_simulated; only gpu_hardware validates a GPU family"
+    assert resolve(store, **cloud.CLOUD, region=cloud.HOME).gpu["h100"] == "not_validated"
