@@ -8,14 +8,13 @@ group of its caller, so that whoever ends a check script also ends the tool that
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
+import signal
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    import selectors
-    import subprocess
+from typing import NamedTuple
 
 LIMIT = 16 * 1024 * 1024  # bytes of stdout and of stderr, each
 TERM_GRACE = 2.0  # seconds between SIGTERM and SIGKILL
@@ -41,40 +40,61 @@ class Output(NamedTuple):
         return self.problem is not None and self.problem.startswith("no answer")
 
 
+class _Child(NamedTuple):
+    """A tool that runs: its process, and our ends of its stdout and stderr."""
+
+    pid: int
+    pipes: tuple[int, int]
+
+
 def run(argv: Sequence[str], *, timeout: float, grace: float = TERM_GRACE, limit: int = LIMIT) -> Output:
     """Runs ``argv`` and returns its output, at most ``timeout + grace + KILL_GRACE`` seconds later.
 
     After ``timeout`` seconds it gets SIGTERM, ``grace`` seconds later SIGKILL. A tool that prints more than
     ``limit`` bytes is killed. Never raises for anything that the tool does.
     """
-    import selectors  # both here: importing them costs more than judging a text does
-    import subprocess
-
     started = time.monotonic()
     try:
-        process = subprocess.Popen(
-            list(argv),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=_environment(),
-        )
+        child = _start(argv)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         return Output("", None, problem=f"{argv[0]} cannot be started: {reason}")
     try:
-        with selectors.DefaultSelector() as selector:
-            read, problem = _wait(process, selector, timeout=timeout, grace=grace, limit=limit)
+        read, code, problem = _wait(child, timeout=timeout, grace=grace, limit=limit)
     except BaseException:
-        process.kill()
+        _signal(child, signal.SIGKILL)
         raise
     finally:
-        for pipe in (process.stdout, process.stderr):
-            assert pipe
-            pipe.close()
+        for pipe in child.pipes:
+            os.close(pipe)
     out, err = (content.decode("utf-8", errors="replace") for content in read)
-    code = process.returncode if problem is None else None
-    return Output(out, code, err, problem, round(time.monotonic() - started, 3))
+    return Output(out, code if problem is None else None, err, problem, round(time.monotonic() - started, 3))
+
+
+def _start(argv: Sequence[str]) -> _Child:
+    """Not by subprocess: importing that and selectors costs as much CPU as judging what a tool prints."""
+    pipes = [os.pipe(), os.pipe()]
+    try:
+        pid = os.posix_spawnp(
+            argv[0],
+            list(argv),
+            _environment(),
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_DUP2, pipes[0][1], 1),
+                (os.POSIX_SPAWN_DUP2, pipes[1][1], 2),
+            ],
+            setsigmask=[],
+            setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],  # Python ignores them
+        )
+    except BaseException:
+        for reader, _ in pipes:
+            os.close(reader)
+        raise
+    finally:
+        for _, writer in pipes:
+            os.close(writer)
+    return _Child(pid, (pipes[0][0], pipes[1][0]))
 
 
 def _environment() -> dict[str, str]:
@@ -83,51 +103,50 @@ def _environment() -> dict[str, str]:
     return {**kept, "LC_ALL": "C"}
 
 
+def _signal(child: _Child, signum: int) -> None:
+    # It may have ended, and somebody else have taken its status.
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(child.pid, signum)
+
+
 def _wait(
-    process: subprocess.Popen[bytes],
-    selector: selectors.BaseSelector,
-    *,
-    timeout: float,
-    grace: float,
-    limit: int,
-) -> tuple[list[bytearray], str | None]:
-    """Reads both pipes until the process has ended or is given up; what was read, and what went wrong.
+    child: _Child, *, timeout: float, grace: float, limit: int
+) -> tuple[list[bytearray], int | None, str | None]:
+    """Reads both pipes until the process has ended or is given up: what was read, its exit code (negative:
+    the signal that ended it; None: it runs), and what went wrong.
 
     It has ended when it has exited, not when its pipes are closed: a grandchild may hold them for ever.
     """
-    from selectors import EVENT_READ
-
     read = [bytearray(), bytearray()]
-    for number, pipe in enumerate((process.stdout, process.stderr)):
-        assert pipe
-        os.set_blocking(pipe.fileno(), False)
-        selector.register(pipe, EVENT_READ, number)
-    ended = os.pidfd_open(process.pid)
-    selector.register(ended, EVENT_READ, None)
+    numbers = {pipe: number for number, pipe in enumerate(child.pipes)}
+    ended = os.pidfd_open(child.pid)
+    poll = select.poll()
+    for descriptor in (*child.pipes, ended):
+        poll.register(descriptor, select.POLLIN)
+    for pipe in child.pipes:
+        os.set_blocking(pipe, False)
     steps = [timeout, grace, KILL_GRACE]
     problem: str | None = None
     next_step = time.monotonic() + steps.pop(0)
     try:
         while True:
-            for key, _ in selector.select(max(next_step - time.monotonic(), 0)):
-                if key.data is None:
-                    _drain(process, read, limit)
-                    process.wait()
-                    return read, problem
-                if not _read(key.fd, read[key.data], limit):
-                    selector.unregister(key.fileobj)
-                if len(read[key.data]) > limit and steps:
+            for descriptor, _ in poll.poll(max(next_step - time.monotonic(), 0) * 1000):
+                if descriptor == ended:
+                    _drain(child, read, limit)
+                    return read, os.waitstatus_to_exitcode(os.waitpid(child.pid, 0)[1]), problem
+                content = read[numbers[descriptor]]
+                if not _read(descriptor, content, limit):
+                    poll.unregister(descriptor)
+                if len(content) > limit and steps:
                     problem = f"it printed more than {limit} bytes"
-                    process.kill()
+                    _signal(child, signal.SIGKILL)
                     next_step, steps = time.monotonic() + KILL_GRACE, []
             if time.monotonic() >= next_step:
                 if not steps:
-                    return read, f"{problem}; it cannot be killed{_state(process.pid)}"
+                    return read, None, f"{problem}; it cannot be killed{_state(child.pid)}"
                 if len(steps) == 2:
                     problem = f"no answer within {timeout:g} s"
-                    process.terminate()
-                else:
-                    process.kill()
+                _signal(child, signal.SIGTERM if len(steps) == 2 else signal.SIGKILL)
                 next_step = time.monotonic() + steps.pop(0)
     finally:
         os.close(ended)
@@ -143,13 +162,12 @@ def _read(descriptor: int, into: bytearray, limit: int) -> bool:
     return bool(chunk)
 
 
-def _drain(process: subprocess.Popen[bytes], read: list[bytearray], limit: int) -> None:
-    for number, pipe in enumerate((process.stdout, process.stderr)):
-        assert pipe
+def _drain(child: _Child, read: list[bytearray], limit: int) -> None:
+    for pipe, content in zip(child.pipes, read, strict=True):
         size = -1
-        while size != len(read[number]) and len(read[number]) <= limit:
-            size = len(read[number])
-            _read(pipe.fileno(), read[number], limit)
+        while size != len(content) and len(content) <= limit:
+            size = len(content)
+            _read(pipe, content, limit)
 
 
 def _state(pid: int) -> str:
