@@ -10,29 +10,22 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from typing import NoReturn
 
+from validation.arguments import Parser
 from validation.judgement import FAIL, INPUT_LIMIT, PASS, UNKNOWN, Judgement, quote
 
 EXIT_CODES = {PASS: 0, FAIL: 1, UNKNOWN: 2}
-USAGE, NO_INPUT, SOFTWARE, INTERRUPTED = 64, 66, 70, 130
+NO_INPUT, SOFTWARE, INTERRUPTED = 66, 70, 130
 COUNT_LIMIT = 4096  # GPUs that can be expected
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        self.print_usage(sys.stderr)
-        self.exit(USAGE, f"{self.prog}: {quote(message)}\n")
 
 
 def parser(prog: str, description: str) -> argparse.ArgumentParser:
     """The arguments that the commands of all readers have; a reader adds its own."""
-    made = _Parser(
+    made = Parser(
         prog=prog,
         description=description,
         epilog="Prints one JSON object. Exit codes: 0 pass, 1 fail, 2 unknown, 64 wrong arguments, "
         "66 the file cannot be read.",
-        allow_abbrev=False,
     )
     made.add_argument("file", metavar="FILE", help="what the tool printed; - reads standard input")
     made.add_argument(

@@ -12,33 +12,25 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
-from typing import NoReturn
 
+from validation.arguments import Parser
 from validation.boot_checks import bundle, hooks, image, report, results, scripts, supervisor
 from validation.boot_checks.check import Status
 from validation.boot_checks.report import Report
 from validation.boot_checks.results import CheckResult, Verdict
 
 EXIT_CODES = {Verdict.HEALTHY: 0, Verdict.DEGRADED: 0, Verdict.UNHEALTHY: 1, Verdict.UNKNOWN: 2}
-USAGE = 64  # EX_USAGE of sysexits.h: argparse's own 2 would read as "unknown"
 INTERRUPTED = 130
 TOTAL_DEADLINE = 180.0  # seconds for all checks together; gpu-boot-check.service allows for it
 # sd-daemon(3): what stands before a line decides its priority in the journal.
 JOURNAL_PREFIX = {Status.FAIL: "<3>", Status.UNKNOWN: "<4>", Status.PASS: "<6>", Status.NOT_RUN: "<6>"}
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        self.print_usage(sys.stderr)
-        self.exit(USAGE, f"{self.prog}: {message}\n")
-
-
 def _arguments() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="gpu-boot-check",
         description="Judges this machine by the boot checks of its image.",
         epilog="Exit codes: 0 healthy or degraded, 1 unhealthy, 2 unknown, 64 wrong arguments.",
-        allow_abbrev=False,
     )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--list", action="store_true", help="list the checks and run none")

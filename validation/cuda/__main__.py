@@ -10,28 +10,21 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from validation import driver
+from validation.arguments import Parser
 from validation.boot_checks import image
 from validation.cuda import driver_api, memory
 
 EXIT_CODES = {"pass": 0, "fail": 1, "unknown": 2, "not_run": 3}
-USAGE = 64  # EX_USAGE of sysexits.h: argparse's own 2 would read as "unknown"
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        self.print_usage(sys.stderr)
-        self.exit(USAGE, f"{self.prog}: {message}\n")
 
 
 def _arguments() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="python -m validation.cuda",
         description="Writes to the memory of GPUs, copies there, reads back and compares.",
         epilog="Exit codes: 0 pass, 1 fail, 2 unknown, 3 not run, 64 wrong arguments.",
-        allow_abbrev=False,
     )
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--all-gpus", action="store_true", help="every GPU that CUDA shows (default)")
