@@ -145,7 +145,7 @@ def _wait(
                 if not steps:
                     return read, None, f"{problem}; it cannot be killed{_state(child.pid)}"
                 if len(steps) == 2:
-                    problem = f"no answer within {timeout:g} s"
+                    problem = f"no answer within {timeout:.3g} s"
                 _signal(child, signal.SIGTERM if len(steps) == 2 else signal.SIGKILL)
                 next_step = time.monotonic() + steps.pop(0)
     finally:

@@ -154,8 +154,8 @@ def _entity(fields: dict[str, Any], where: str, problems: list[str]) -> Entity |
     value: object = None
     if "entity_id" in fields or "entity_group" in fields or "entity_group_id" in fields:
         kind, value = _group(fields, problems), fields.get("entity_id")
-    elif "gpu_id" in fields:
-        kind, value = GPU, fields["gpu_id"]
+    elif "gpu_id" in fields or "gpu_ids" in fields:  # early DCGM 3: "gpu_ids", of one GPU
+        kind, value = GPU, fields.get("gpu_id", fields.get("gpu_ids"))
     elif "cpu_id" in fields:
         kind, value = "CPU", fields["cpu_id"]
     else:

@@ -26,7 +26,8 @@ _ENTRIES = 2000
 
 def is_health(root: object) -> bool:
     """Whether this JSON value is a report of ``dcgmi health``."""
-    return isinstance(mapping(root).get("body"), dict) and "header" in mapping(root)
+    body = mapping(root).get("body")
+    return isinstance(body, dict) and ("header" in mapping(root) or OVERALL in body)
 
 
 def judge_health(root: dict[str, Any]) -> Parts:

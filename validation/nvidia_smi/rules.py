@@ -117,12 +117,16 @@ def _ecc(fields: Fields) -> Iterator[Finding]:
         yield _strange("ecc.mode.current", mode)
     if mode and pending and mode != pending:
         yield Finding(DEGRADED, "ecc.mode.pending", f"ECC will be {pending[:20]} after a reboot")
-    field = "ecc.errors.uncorrected.volatile.total"
-    count, findings = _number_or_finding(fields, field)
-    yield from findings
-    if count:
-        what = f"{count:g} uncorrected ECC errors since the driver was loaded"
-        yield Finding(FAIL, field, what, FATAL, "reset the GPU")
+    # The total first: it is N/A, or not asked, where only its parts (dram, sram, device_memory) are told.
+    volatile = "ecc.errors.uncorrected.volatile."
+    parts = sorted(field for field in fields if field.startswith(volatile) and field != volatile + "total")
+    for field in (volatile + "total", *parts):
+        count, findings = _number_or_finding(fields, field)
+        yield from findings
+        if count:
+            what = f"{count:g} uncorrected ECC errors since the driver was loaded"
+            yield Finding(FAIL, field, what, FATAL, "reset the GPU")
+            break
     field = "ecc.errors.uncorrected.aggregate.total"
     count, findings = _number_or_finding(fields, field)
     yield from findings

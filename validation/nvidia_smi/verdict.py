@@ -61,6 +61,7 @@ class _Verdict:
         self.degraded: list[str] = []
         self.notes: list[str] = []
         self.no_gpu_is_right = False
+        self.not_available: set[str] = set()
         # A loop (nvidia-smi -l) prints every GPU again; each row is judged, each GPU is counted once.
         self.gpus = list({gpu.identity or row: gpu for row, gpu in enumerate(query.gpus)}.values())
 
@@ -75,6 +76,7 @@ class _Verdict:
             "gpus": gpus,
             "notes": list(dict.fromkeys(self.notes))[:256],
             "not_asked": sorted(rules.HEALTH - set(self.query.header)) if self.gpus else [],
+            "not_available": sorted(self.not_available),
         }
         passed = f"{counted(len(self.gpus), 'GPU')}, {self._model()}no fault"
         if self.no_gpu_is_right:
@@ -110,6 +112,8 @@ class _Verdict:
             elif field in REQUIRED and (status or not cell):
                 reason = f"{gpu}: {field} is {cell or 'empty'}, so it is not verified"
                 self.not_run.append({**_place(gpu), "field": field, "reason": reason})
+            elif status and field in rules.HEALTH:
+                self.not_available.add(field)
         if not any(gpu.fields.values()):
             message = f"{gpu}: an empty row"
             self.failures.append({**_place(gpu), "message": message, "severity": rules.FATAL})

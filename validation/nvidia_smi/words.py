@@ -74,12 +74,14 @@ _IN_TEXT = sorted((word for word in STATUSES if word not in ("n/a", "deprecated"
 def of_cell(value: str) -> Status | None:
     """The status that stands in the place of a value; None for a value.
 
-    A word in brackets that is not known is UNCLEAR: nvidia-smi brackets nothing else.
+    Brackets hold a status and nothing else, so a known one is found in a longer text too, as in ``[GPU is
+    lost. Reboot the system]``; what is not known is UNCLEAR.
     """
     plain = value.strip()
     status = STATUSES.get(plain.strip("[]").strip().lower())
     if status is None and plain.startswith("[") and plain.endswith("]"):
-        return Status(UNCLEAR, f"nvidia-smi says {plain[:60]}, which is not known here")
+        unknown = Status(UNCLEAR, f"nvidia-smi says {plain[:60]}, which is not known here")
+        return in_text(plain[:200]) or unknown
     return status
 
 
