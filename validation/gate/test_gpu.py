@@ -24,19 +24,17 @@ def test_count(gpus: Gpus) -> None:
     on_bus = {device.pci for device in gpus.bus}
     listed = {row.pci for row in gpus.rows if row.pci}
     record(on_bus=sorted(on_bus), listed=sorted(listed), expected=gpus.expected.count)
+    short = []
+    if gpus.expected.count is not None and len(on_bus) != gpus.expected.count:
+        short = [f"{len(on_bus)} of {gpus.expected.count} GPUs are on the bus ({gpus.expected.source})"]
     if gpus.smi_problem:
         # Its silence is no list of none: only the number on the bus can be judged.
-        enough = gpus.expected.count in (None, len(on_bus))
-        assert enough, f"{len(on_bus)} of {gpus.expected.count} GPUs are on the bus"
+        assert not short, short[0]
         raise Unknown(f"nvidia-smi: {gpus.smi_problem}")
-    wrong = [
+    wrong = short + [
         f"{address} is on the bus and nvidia-smi does not list it" for address in sorted(on_bus - listed)
     ]
     wrong += [f"nvidia-smi lists {address}, which is not on the bus" for address in sorted(listed - on_bus)]
-    if gpus.expected.count is not None and len(on_bus) != gpus.expected.count:
-        wrong.insert(
-            0, f"{len(on_bus)} of {gpus.expected.count} GPUs are on the bus ({gpus.expected.source})"
-        )
     assert not wrong, "; ".join(wrong)
     if gpus.expected.error:
         raise Unknown(gpus.expected.error)
