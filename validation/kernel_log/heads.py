@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from validation.kernel_log.lazy import pattern
 from validation.kernel_log.model import Writer
-from validation.kernel_log.when import MONTHS, When, from_epoch, since_boot, to_the_minute, wall
+from validation.kernel_log.when import MONTHS, When, from_epoch, in_month, since_boot, to_the_minute, wall
 
 MOST_HEADS = 8
 KERNEL_TAGS = ("kernel", "klogd")
@@ -41,8 +41,8 @@ _DECODED = pattern(rf"{_FACILITY}\s*:{_LEVEL}\s*: ?")
 _TALOS = pattern(rf"(?:[^\s\[]+: )?{_FACILITY}: +{_LEVEL}: +(?=\[\d{{4}}-)")
 _WEEKDAY = pattern(rf"[^\s\d]{{1,6}} {_DATE} {_CLOCK}(?:([.,])(\d{{1,9}}))? ([A-Z]{{1,5}}|{_OFFSET}) ")
 _SYSLOG = pattern(rf"(?:(\d{{4}}) )?{_MONTH} +(\d\d?) (?:(\d{{4}}) )?{_CLOCK}(?:\.(\d{{1,9}}))? ")
-# What journalctl prints in other languages: "jan. 29 20:50:17", "4月 20 19:55:29".
-_LOCALE = pattern(rf"(?:(\d\d?)月|[^\W\d]\S{{0,11}}) +(\d\d?) {_CLOCK}(?:\.(\d{{1,9}}))? ")
+# What journalctl prints in other languages: "jan. 29 20:50:17", "Okt 29 20:50:17", "4月 20 19:55:29".
+_LOCALE = pattern(rf"(?:(\d\d?)月|([^\W\d]\S{{0,11}})) +(\d\d?) {_CLOCK}(?:\.(\d{{1,9}}))? ")
 _TAG = pattern(r"(?:[^\s:\[\]]+ )?(?:kernel|klogd)(?:\[\d*\])?: ?")
 _HOST_AND_TAG = pattern(r"(?:\S+ +){0,2}?([^\s:\[\]()]{1,64})(?:\[\d*\])?:(?: |$)")
 _HOST_AND_SURE_TAG = pattern(r"[^\s:\[\]]+ (?:(kernel)(?:\[\d*\])?|([^\s:\[\]]{1,64})\[\d+\]): ?")
@@ -193,7 +193,7 @@ class Heads:
 
     def _syslog(self, line: str) -> str | None:
         match = _SYSLOG().match(line)
-        if not match:
+        if not match or match[2] not in MONTHS:
             return self._locale(line)
         before, month, day, after, hour, minute, second, fraction = match.groups()
         self._date(before or after, month, day, hour, minute, second, fraction or "")
@@ -203,8 +203,12 @@ class Heads:
         match = _LOCALE().match(line)
         if not match:
             return None
-        month, day, hour, minute, second, fraction = match.groups()
-        found = wall(None, int(month or 0), int(day), int(hour), int(minute), int(second), fraction or "")
+        month, name, *numbers, fraction = match.groups()
+        day, hour, minute, second = map(int, numbers)
+        if month:
+            found = wall(None, int(month), day, hour, minute, second, fraction or "")
+        else:
+            found = in_month(name, day, hour, minute, second, fraction or "")
         self.when, self.when_read = found or self.when, False
         return self._tagged(line[match.end() :])
 

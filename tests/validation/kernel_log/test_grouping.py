@@ -207,6 +207,17 @@ def test_pause_between_times_without_seconds() -> None:
     assert codes(list(events([f"[Aug30 11:43] {xid(48)}", f"[Aug30 11:44] {xid(94)}"]))) == [(48, 1, (94,))]
 
 
+def test_pause_in_a_month_with_a_foreign_name() -> None:
+    for month in ("kwi", "Okt", "août", "jan."):
+        times = ("15 07:56:59", "15 07:57:19", "15 08:57:19", "15 08:57:59.5")
+        found = list(events([f"{month} {time} gpu-1 kernel: {xid(13)}" for time in times]))
+        assert [(event.count, event.first, event.last) for event in found] == [
+            (2, "---15T07:56:59", "---15T07:57:19"),
+            (2, "---15T08:57:19", "---15T08:57:59.5"),
+        ]
+    assert len(list(events([f"{time} 1 00:00:00 gpu-1 kernel: {xid(13)}" for time in ("kwi", "maj")]))) == 1
+
+
 def test_reboot_ends_a_fault() -> None:
     found = list(events(timed((90000, xid(79)), (12, xid(79)))))
     assert codes(found) == [(79, 1, ()), (79, 1, ())]
