@@ -185,6 +185,8 @@ class Heads:
         return self._grepped(line)
 
     def _grepped(self, line: str) -> str | None:
+        if self.writer is Writer.USER:
+            return None  # a program that prints what it found: a quotation
         if match := _FILE().match(line) or _NUMBER().match(line):
             return line[match.end() :]
         if self.writer is Writer.NOBODY and (match := _NODE().match(line)):

@@ -41,6 +41,8 @@ SYSLOG = "Nov 07 18:17:15 gpu-1 "
         f"the log said: {XID}",
         f"FAIL: [   12.5] {XID}",
         f"{SYSLOG}watch[1]: gpu-1: [   12.5] {XID}",
+        f"{SYSLOG}watch[1]: kern.log:12:[   12.5] {XID}",
+        f"{SYSLOG}watch[1]: 12:[   12.5] {XID}",
         f"{SYSLOG}sshd-session[9]: {XID}",
         f"{SYSLOG}-bash[9]: {XID}",
         f"Thu 2024-11-07 18:17:15 UTC gpu-1 kubelet.service[9]: {XID}",
