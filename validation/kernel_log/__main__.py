@@ -22,7 +22,7 @@ Reads a kernel log and prints one JSON object a line for each fault of a GPU or 
 FILE may be a file, a pipe, or /dev/kmsg (read up to its end); - or nothing is standard input. Any of these:
   dmesg (with -T, -x, -r, -d, -J, --time-format=...)         journalctl -k (with any -o)
   /dev/kmsg           syslog, kern.log (RFC 3164, RFC 5424, ISO time)           talosctl dmesg
-  fabricmanager.log   lines that a container runtime wrapped (json-file, CRI), or grep with its file name
+  fabricmanager.log   lines that a container runtime wrapped (json-file, CRI), or grep or pdsh with a name
 Best: journalctl -k -b -o json, or /dev/kmsg, because only these tell who wrote a line.
 
 Each object:

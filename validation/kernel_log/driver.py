@@ -22,8 +22,8 @@ _MESSAGES = tuple(
     (name, pattern(text))
     for name, text in (
         ("fallen_off_bus", "fallen off the bus and is not responding"),
-        ("not_supported", "installed in this (?:vGPU host )?system (?:is not supported|requires use of)"),
-        ("init_failed", _WHICH + "(?:RmInitAdapter(?: failed|: Cannot)|rm_init_adapter failed)"),
+        ("not_supported", "in this (?:vGPU host )?system (?:is not supported|requires use of)"),
+        ("init_failed", _WHICH + r"(?:RmInitAdapter(?: failed|: Cannot)|rm_init_adapter(?:\(\d\))? failed)"),
         ("probe_failed", "The NVIDIA probe routine failed for"),
         ("probe_failed", r"None of the NVIDIA \w+(?: \w+)? were initialized"),
         ("probe_not_called", "The NVIDIA probe routine was not called"),
@@ -42,7 +42,8 @@ _MESSAGES = tuple(
 )
 #: Short form, the second line of an Xid 79; old drivers say "GPU at 0000:02:00.0 has fallen off the bus".
 OFF_BUS = pattern(
-    rf"NVRM: GPU (?:at )?(?:PCI:)?({pci.ADDRESS})(?:\.[0-9a-f])?:? (?:GPU )?has fallen off the bus"
+    rf"NVRM: GPU (?:at )?(?:PCI:)?({pci.ADDRESS}|[0-9a-fA-F]{{2}}:[0-9a-fA-F]{{2}}(?=\.))(?:\.[0-9a-f])?"
+    ":? (?:GPU )?has fallen off the bus"
 )
 #: First line of a message about a GPU that could not be probed.
 ABOUT = pattern(rf"NVRM: The NVIDIA GPU ({pci.ADDRESS})")
@@ -57,7 +58,7 @@ RATE_LIMIT = pattern(
 _SEVERITY = r"(Corrected|Correctable|Uncorrect(?:ed|able) \((?:Non-)?Fatal\))"
 _SOURCE = rf"(?: from|:) ?(?:({pci.ADDRESS})\.[0-7]|id=([0-9a-f]{{4}}))"
 AER = pattern(
-    rf"(?:([\w.+-]{{1,32}}) )?({pci.ADDRESS})\.[0-7]: (?:AER: )?(?:"
+    rf"(?:([\w.+-]{{1,32}}) )?({pci.ADDRESS})\.([0-7]): (?:AER: )?(?:"
     rf"(?:Multiple )?{_SEVERITY} error (?:message )?received(?:{_SOURCE})?"
     rf"|PCIe Bus Error: severity={_SEVERITY}, type=([^,]{{1,40}}))"
 )
@@ -68,8 +69,9 @@ _NEAR_GPU = pattern(r"nvidia[\w-]*|nouveau|vfio-pci|pcieport|pci")
 def messages(line: str) -> Finding | None:
     """The driver's message in a line that begins with ``NVRM: ``."""
     if match := OFF_BUS().match(line):
+        where = match[1] if match[1].count(":") == 2 else f"0000:{match[1]}"
         return finding.of(
-            faults.kernel("fallen_off_bus"), "fallen_off_bus", pci.normal(match[1]), line, role=Role.FURTHER
+            faults.kernel("fallen_off_bus"), "fallen_off_bus", pci.normal(where), line, role=Role.FURTHER
         )
     for name, compiled in _MESSAGES:
         if match := compiled().search(line):
@@ -80,12 +82,15 @@ def messages(line: str) -> Finding | None:
     return None
 
 
-def aer(match: re.Match[str], line: str) -> Finding:
+def aer(match: re.Match[str], line: str) -> Finding | None:
     """The finding of an ``AER`` match, about the device that erred, else the port that reports it.
 
     A device of another driver (a disk, a network card) is not our subject: its finding has the name "".
+    None for function 1 of a graphics card, its sound: what the port reported may be of the GPU beside it.
     """
-    driver, where, received, source, requester, severity, layer = match.groups()
+    driver, where, function, received, source, requester, severity, layer = match.groups()
+    if driver == "snd_hda_intel" and function == "1":
+        return None
     word = (received or severity).lower()
     fault = faults.kernel(
         "aer_nonfatal" if "non-fatal" in word else "aer_fatal" if "fatal" in word else "aer_corrected"

@@ -116,6 +116,8 @@ class Groups:
         for fault in self._of(device):
             if fault.main.kind != "xid" or fault.code == RECOVERY or fault.code == finding.code:
                 continue
+            if _elsewhere(fault.main, finding):
+                continue
             if fault.near(when, FOLLOW if named is None else REPEAT) and named in (None, *fault.codes):
                 return fault
         return None
@@ -128,6 +130,8 @@ class Groups:
                 continue
             if fault.code == finding.code and fault.main.part != finding.part:
                 continue  # another MIG instance
+            if _elsewhere(fault.main, finding):
+                continue
             if family is NVLINK5:
                 better = graver(fault.severity, finding.severity) is not fault.severity
             else:
@@ -219,3 +223,8 @@ class Groups:
         for fault in sorted(over, key=lambda fault: fault.serial):
             self._forget(fault)
             yield fault.event(self.uuids.get(fault.main.pci or ""))
+
+
+def _elsewhere(one: Finding, other: Finding) -> bool:
+    """Whether two findings name different MIG instances ("5" and "5/2", a part of it, are not different)."""
+    return bool(one.part and other.part) and one.part.split("/")[0] != other.part.split("/")[0]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from validation.kernel_log.lazy import pattern
 from validation.kernel_log.model import Writer
-from validation.kernel_log.when import MONTHS, When, from_epoch, since_boot, wall
+from validation.kernel_log.when import MONTHS, When, from_epoch, in_month, since_boot, to_the_minute, wall
 
 MOST_HEADS = 8
 KERNEL_TAGS = ("kernel", "klogd")
@@ -32,24 +32,28 @@ _BOOT = pattern(r"\[ *(\d{1,12}\.\d{1,9})(?: <[ \d.]+>)?\] ?(?:\[ *[TC]\d+\] ?)?
 _CTIME = pattern(rf"\[[A-Z][a-z]{{2}} {_MONTH} +(\d\d?) {_CLOCK} (\d{{4}})\] ?")
 _FABRIC = pattern(rf"\[{_MONTH} +(\d\d?) (\d{{4}}) {_CLOCK}\] \[\w+\] \[tid \d+\] ?")
 _ISO_BRACKETS = pattern(rf"\[{_ISO}\]:? ?")
+_RELTIME = pattern(rf"\[{_MONTH} ?(\d\d?) (\d\d):(\d\d)(?::\d\d)?\] ")  # the first record of a minute
 _BRACKETS = pattern(  # dmesg with reltime or delta; any other, where the driver's text follows
-    r"\[(?:<? *\+?[\d.]+>?|[A-Z][a-z]{2} ?\d\d? \d\d:\d\d(?::\d\d)?)\] "
+    r"\[<? *\+?[\d.]+>?\] "
     r"|\[[^\]\[\n]{0,40}\]:? *(?=NVRM: |nvidia-nvswitch|kernel: )"
 )
 _DECODED = pattern(rf"{_FACILITY}\s*:{_LEVEL}\s*: ?")
 _TALOS = pattern(rf"(?:[^\s\[]+: )?{_FACILITY}: +{_LEVEL}: +(?=\[\d{{4}}-)")
 _WEEKDAY = pattern(rf"[^\s\d]{{1,6}} {_DATE} {_CLOCK}(?:([.,])(\d{{1,9}}))? ([A-Z]{{1,5}}|{_OFFSET}) ")
 _SYSLOG = pattern(rf"(?:(\d{{4}}) )?{_MONTH} +(\d\d?) (?:(\d{{4}}) )?{_CLOCK}(?:\.(\d{{1,9}}))? ")
-# What journalctl prints in other languages: "jan. 29 20:50:17", "4月 20 19:55:29".
-_LOCALE = pattern(rf"(?:(\d\d?)月|[^\W\d]\S{{0,11}}) +(\d\d?) {_CLOCK}(?:\.(\d{{1,9}}))? ")
+# What journalctl prints in other languages: "jan. 29 20:50:17", "Okt 29 20:50:17", "4月 20 19:55:29".
+_LOCALE = pattern(rf"(?:(\d\d?)月|([^\W\d]\S{{0,11}})) +(\d\d?) {_CLOCK}(?:\.(\d{{1,9}}))? ")
 _TAG = pattern(r"(?:[^\s:\[\]]+ )?(?:kernel|klogd)(?:\[\d*\])?: ?")
 _HOST_AND_TAG = pattern(r"(?:\S+ +){0,2}?([^\s:\[\]()]{1,64})(?:\[\d*\])?:(?: |$)")
 _HOST_AND_SURE_TAG = pattern(r"[^\s:\[\]]+ (?:(kernel)(?:\[\d*\])?|([^\s:\[\]]{1,64})\[\d+\]): ?")
 _COMPOSE = pattern(r"[\w./-]+ *\| ")
-_FILE = pattern(
-    r"[^\s:]{0,200}[./][^\s:]{0,200}:(?:\d+:)?"
-    rf"(?={_MONTH} +\d\d? \d\d:|\d{{4}}-\d\d-\d\dT|\[ *\d+\.\d+\] |<\d)"
+_TIME_FOLLOWS = (
+    rf"(?={_MONTH} +\d\d? \d\d:|\d{{4}}-\d\d-\d\d[T ]|\[ *\d+\.\d+\] |\[[A-Z][a-z]{{2}} {_MONTH} |<\d)"
 )
+# What grep -n and -C, and what pdsh and its like print before each line.
+_FILE = pattern(r"(?=[^\s:]{0,200}[./])[^\s:]{1,400}[:-](?:\d+[:-])?" + _TIME_FOLLOWS)
+_NUMBER = pattern(r"\d{1,9}[:-]" + _TIME_FOLLOWS)
+_NODE = pattern(r"(?=[a-zA-Z_-]*[\d.])[\w.-]{1,253}: " + _TIME_FOLLOWS)
 
 
 class Heads:
@@ -130,6 +134,11 @@ class Heads:
             return line[match.end() :]
         if match := _ISO_BRACKETS().match(line):
             self._iso(match.groups())
+            rest = line[match.end() :]
+            return self._ring(rest) if rest.startswith((*OWN_TEXT, "[")) else rest  # many programs do so
+        if match := _RELTIME().match(line):
+            month, *numbers = match.groups()
+            self.when = to_the_minute(MONTHS.get(month, 0), *map(int, numbers)) or self.when
             return self._ring(line[match.end() :])
         if match := _BRACKETS().match(line):
             return self._ring(line[match.end() :])
@@ -152,11 +161,11 @@ class Heads:
         if match := _ISO_HEAD().match(line):
             self._iso(match.groups())
             rest = line[match.end() :]
-            return self._ring(rest) if match[7] == "," else self._tagged(rest)
+            return self._ring(rest) if match[7] == "," and match[9] else self._tagged(rest)
         if match := _EPOCH().match(line):
             self.when = from_epoch(int(match[1]), match[2]) or self.when
             return self._tagged(line[match.end() :])
-        return self._syslog(line) or self._talos(line)
+        return self._syslog(line) or self._talos(line) or self._grepped(line)
 
     def _letter(self, line: str) -> str | None:
         if match := _DECODED().match(line):
@@ -171,13 +180,22 @@ class Heads:
         if match := _TAG().match(line):
             self.written_by(Writer.KERNEL)
             return line[match.end() :]
-        if match := _FILE().match(line) or _COMPOSE().match(line):
+        if match := _COMPOSE().match(line):
+            return line[match.end() :]
+        return self._grepped(line)
+
+    def _grepped(self, line: str) -> str | None:
+        if self.writer is Writer.USER:
+            return None  # a program that prints what it found: a quotation
+        if match := _FILE().match(line) or _NUMBER().match(line):
+            return line[match.end() :]
+        if self.writer is Writer.NOBODY and (match := _NODE().match(line)):
             return line[match.end() :]
         return None
 
     def _syslog(self, line: str) -> str | None:
         match = _SYSLOG().match(line)
-        if not match:
+        if not match or match[2] not in MONTHS:
             return self._locale(line)
         before, month, day, after, hour, minute, second, fraction = match.groups()
         self._date(before or after, month, day, hour, minute, second, fraction or "")
@@ -187,8 +205,12 @@ class Heads:
         match = _LOCALE().match(line)
         if not match:
             return None
-        month, day, hour, minute, second, fraction = match.groups()
-        found = wall(None, int(month or 0), int(day), int(hour), int(minute), int(second), fraction or "")
+        month, name, *numbers, fraction = match.groups()
+        day, hour, minute, second = map(int, numbers)
+        if month:
+            found = wall(None, int(month), day, hour, minute, second, fraction or "")
+        else:
+            found = in_month(name, day, hour, minute, second, fraction or "")
         self.when, self.when_read = found or self.when, False
         return self._tagged(line[match.end() :])
 

@@ -62,6 +62,8 @@ def _journal(fields: dict[str, Any], heads: Heads) -> None:
     name = fields.get("SYSLOG_IDENTIFIER")
     if isinstance(name, str) and name in ("nv-fabricmanager", "nvidia-fabricmanager"):
         heads.tag(name)
+    elif "_TRANSPORT" not in fields and name is None:
+        pass  # journalctl --output-fields=MESSAGE: nobody tells who wrote it
     elif fields.get("_TRANSPORT", "kernel" if name == "kernel" else "") != "kernel":
         heads.written_by(Writer.USER)  # syslog, stdout, journal: whatever it calls itself, it is a program
     else:

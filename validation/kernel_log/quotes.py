@@ -13,7 +13,8 @@ from validation.kernel_log.model import Record, Writer
 
 # Programs that copy lines of the kernel's log into their own: what they print happened before.
 _REPORTERS = frozenset({"audit", "auditd", "bash", "dcgm-exporter", "gpu-boot-check", "gpud", "kubelet"})
-_REPORTERS |= {"node-problem-detector", "nv-hostengine", "sshd", "sudo"}
+_REPORTERS |= {"node-problem-detector", "nv-hostengine", "sshd", "sshd-session", "sudo"}
+_REPORTERS |= {"CRON", "containerd", "crio", "dockerd", "k3s", "nvidia-device-plugin"}
 _PROGRAM = pattern(r"[\w.@/-]+\[\d+\]:? ")  # name[pid]: no subsystem of the kernel writes so
 _KLOG = pattern(r"[IWEF]\d{4} ")  # how programs of Kubernetes begin a line
 _SUBSYSTEM = pattern(
@@ -32,14 +33,15 @@ def is_own(record: Record, number: int, before: str) -> bool:
     if foreign and (writer in (Writer.USER, Writer.NOBODY) or _PROGRAM().match(record.text)):
         return False
     if writer is Writer.USER:
-        return not before and record.program not in _REPORTERS
+        # "-bash": a login shell; "kubelet.service": journalctl -o with-unit
+        return not before and record.program.lstrip("-").removesuffix(".service") not in _REPORTERS
     if not before:
         return True
     if before[-1] in _OPENS_QUOTE or before.startswith(("audit:", "audit(", "type=")):
         return False
     if writer is Writer.KERNEL:
         return True
-    if _PROGRAM().match(before + " ") or _KLOG().match(before):
+    if _PROGRAM().match(before + " ") or _KLOG().match(before) or before.partition(":")[0] in _REPORTERS:
         return False
     if writer is Writer.RING:
         return True

@@ -60,7 +60,9 @@ class Reader:
             elif "AER: " in line or "PCIe Bus Error" in line:
                 match = driver.AER().search(line)
                 if match and is_own(record, number, line[: match.start()]):
-                    yield driver.aer(match, line)
+                    found_aer = driver.aer(match, line)
+                    if found_aer:
+                        yield found_aer
 
     def _message(self, record: Record, number: int, line: str) -> Iterator[Finding]:
         start = line.index("NVRM: ")

@@ -20,16 +20,31 @@ class When(NamedTuple):
 
     text: str | float  # wall time in ISO 8601 as far as the line gives it, or seconds since boot
     seconds: float  # for comparing two of the same clock
-    clock: str  # "wall", "year-less" or "boot"
+    clock: str  # "wall", "year-less", "minutes" (year-less, without seconds), a foreign month, or "boot"
 
     def apart(self, other: When) -> float | None:
-        """Seconds between two times; None when their clocks differ."""
-        return abs(self.seconds - other.seconds) if self.clock == other.clock else None
+        """Seconds between two times, at least; None when their clocks differ."""
+        if self.clock != other.clock:
+            return None
+        seconds = abs(self.seconds - other.seconds)
+        return max(seconds - 60, 0.0) if self.clock == "minutes" else seconds
 
 
 def since_boot(seconds: float) -> When:
     """A time of the kernel's own clock."""
     return When(seconds, seconds, "boot")
+
+
+def to_the_minute(month: int, day: int, hour: int, minute: int) -> When | None:
+    """A time on the wall of which neither year nor second is known. None when there is no such time."""
+    found = wall(None, month, day, hour, minute, 0)
+    return found and When(str(found.text)[: -len(":00")], found.seconds, "minutes")
+
+
+def in_month(name: str, day: int, hour: int, minute: int, second: int, fraction: str) -> When | None:
+    """A time on the wall in a month whose name is not English. None when there is no such time."""
+    found = wall(None, 1, day, hour, minute, second, fraction)
+    return found and When("--" + str(found.text)[len("--01") :], found.seconds, name)
 
 
 def from_epoch(seconds: int, fraction: str = "") -> When | None:

@@ -39,9 +39,9 @@ _CAUSE = pattern(r" caused by previous Xid (\d{1,9})$")
 _TARGET = pattern(r"changed from 0x([0-9a-fA-F]{1,8})\b.{0,80}? to 0x([0-9a-fA-F]{1,8})\b")
 _RESET = pattern(r"RST: (Yes|No), D-RST: (Yes|No)")
 _NVLINK5 = pattern(
-    r"([A-Z][\w/]{0,40}(?: [A-Z]\w{0,20}){0,3}?)\s+((?:Link )?Fatal|Non-?fatal)\b", re.IGNORECASE
+    r"(?:^|, )([A-Z][\w/]{0,40}(?: [A-Z]\w{0,20}){0,3}?)\s+((?:Link )?Fatal|Non-?fatal)\b", re.IGNORECASE
 )
-_REGISTERS = pattern(r"\((0x[0-9a-fA-F]{1,8}(?:[ ,]+0x[0-9a-fA-F]{1,8})*)")
+_REGISTERS = pattern(r"[(\[](0x[0-9a-fA-F]{1,8}(?:[ ,]+0x[0-9a-fA-F]{1,8})*)")
 _LINK = pattern(r"\blink (-?\d{1,4})", re.IGNORECASE)
 _SXID_WORD = pattern(r"(Fatal|Non-?fatal|Correctable|Corrected)\b", re.IGNORECASE)
 _SXID_SEVERITY = pattern(r"Severity (\d+)(?: Engine instance (\d{1,4}))?")
@@ -94,7 +94,7 @@ def _recovery(found: Finding, text: str) -> Finding | None:
 
 def _nvlink5(found: Finding, text: str) -> Finding:
     """Severity of Xid 144-150: the word in the line and the sub-code table, the graver of the two."""
-    said = _NVLINK5().match(text)
+    said = _NVLINK5().search(text)  # not at its start where a process has a comma in its name
     severities = []
     if said:
         found.details["unit"] = said[1]

@@ -82,6 +82,8 @@ def test_lost_gpu(clock: Clock) -> None:
 def test_lost_gpu_of_which_only_the_second_line_is_left() -> None:
     (event,) = events([f"NVRM: GPU {GPU}.0: {LOST}"])
     assert (event.kind, event.code, event.pci, event.severity) == ("fallen_off_bus", None, GPU, "fatal")
+    (event,) = events(["NVRM: GPU 02:00.0: GPU has fallen off the bus."])
+    assert event.pci == "0000:02:00"
     (event,) = events(["NVRM: GPU at 0000:02:00.0 has fallen off the bus."])
     assert (event.kind, event.pci) == ("fallen_off_bus", "0000:02:00")
 
@@ -145,6 +147,9 @@ def test_mig_instances_are_apart() -> None:
     text = "94, pid=7, Contained: CE User Channel (0x9). RST: No, D-RST: No"
     found = list(events([f"NVRM: Xid (PCI:{GPU} GPU-I:{i:02}): {text}" for i in (5, 5, 6)]))
     assert [(event.details["mig"], event.count) for event in found] == [("5", 2), ("6", 1)]
+    removed = f"NVRM: Xid (PCI:{GPU} GPU-I:05 GPU-CI:00): 45, pid=7, name=a, Ch 1"
+    found = list(events([f"NVRM: Xid (PCI:{GPU} GPU-I:{i:02}): {text}" for i in (5, 6)] + [removed]))
+    assert [(event.details["mig"], event.related) for event in found] == [("5", (45,)), ("6", ())]
 
 
 @both
@@ -191,6 +196,26 @@ def test_pause_ends_a_fault() -> None:
     found = list(events(timed((1, xid(13)), (1.0001, xid(13)), (40, xid(13)), (5000, xid(13)))))
     assert codes(found) == [(13, 3, ()), (13, 1, ())]
     assert (found[0].first, found[0].last, found[1].first) == (1.0, 40.0, 5000.0)
+
+
+def test_pause_between_times_without_seconds() -> None:
+    found = list(events([f"[Aug30 {clock}] {xid(13)}" for clock in ("11:43", "11:44", "12:44")]))
+    assert [(event.count, event.first, event.last) for event in found] == [
+        (2, "--08-30T11:43", "--08-30T11:44"),
+        (1, "--08-30T12:44", "--08-30T12:44"),
+    ]
+    assert codes(list(events([f"[Aug30 11:43] {xid(48)}", f"[Aug30 11:44] {xid(94)}"]))) == [(48, 1, (94,))]
+
+
+def test_pause_in_a_month_with_a_foreign_name() -> None:
+    for month in ("kwi", "Okt", "août", "jan."):
+        times = ("15 07:56:59", "15 07:57:19", "15 08:57:19", "15 08:57:59.5")
+        found = list(events([f"{month} {time} gpu-1 kernel: {xid(13)}" for time in times]))
+        assert [(event.count, event.first, event.last) for event in found] == [
+            (2, "---15T07:56:59", "---15T07:57:19"),
+            (2, "---15T08:57:19", "---15T08:57:59.5"),
+        ]
+    assert len(list(events([f"{time} 1 00:00:00 gpu-1 kernel: {xid(13)}" for time in ("kwi", "maj")]))) == 1
 
 
 def test_reboot_ends_a_fault() -> None:

@@ -32,6 +32,9 @@ def test_nvlink5_word_and_table_disagree() -> None:
         ("NETIR Link Fatal XC0 i0 Link -1", "fatal"),
         ("SOME_NEW_UNIT Nonfatal XC0 i0 Link 3 (0xffffffff 0xffffffff)", "warn"),
         ("SOME_NEW_UNIT Fatal XC0 i0", "fatal"),
+        ("pid=7, name=a, b, SOME_NEW_UNIT Nonfatal XC0 i0 Link 3", "warn"),
+        ("pid=<n/a>, name=<unknown>, SOME_NEW_UNIT Nonfatal XC0 i0 Link 3", "warn"),
+        ("NETIR_LINK_EVT Nonfatal XC 1 i 2 Link 01 [0x000005c6 0x00000000]", "fatal"),
         ("cut off after the c", "unknown"),
         ("", "unknown"),
     ],
@@ -153,6 +156,8 @@ def test_aer_of_others() -> None:
     assert list(events([disk])) == []
     assert list(events(timed((1, port), (1, disk)))) == []
     assert [event.pci for event in events(timed((1, port)))] == ["0000:03:00"]
+    sound = "snd_hda_intel 0000:03:00.1: PCIe Bus Error: severity=Corrected, type=Transaction Layer, (R)"
+    assert [event.pci for event in events(timed((1, port), (1, sound)))] == ["0000:03:00"]
 
 
 def test_reset_flag() -> None:
@@ -184,6 +189,7 @@ def test_uuid_is_kept() -> None:
             "0000:41:00",
         ),
         ("NVRM: RmInitAdapter: Cannot initialize GSP firmware RM", "init_failed", None),
+        ("NVRM: rm_init_adapter(0) failed", "init_failed", None),
         ("NVRM: No NVIDIA graphics adapter found!", "no_gpu_found", None),
         ("NVRM: None of the NVIDIA graphics adapters were initialized!", "probe_failed", None),
         ("NVRM: No NVIDIA graphics adapter probed!", "probe_not_called", None),

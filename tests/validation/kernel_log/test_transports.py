@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 
 import pytest
 
@@ -65,7 +66,9 @@ def test_three_lines(transport: str) -> None:
 def test_time(transport: str) -> None:
     (event,) = events([ONE_LINE[transport](MESSAGES["xid"])])
     assert event.first == event.last
-    if any(name in transport for name in ("reltime", "delta", "notime")) and "short" not in transport:
+    if transport.endswith("reltime"):
+        assert event.first == "--08-30T11:43"
+    elif any(name in transport for name in ("reltime", "delta", "notime")) and "short" not in transport:
         assert event.first is None
     elif isinstance(event.first, float):
         assert event.first == 1843.308145
@@ -87,6 +90,7 @@ def test_zone_is_kept() -> None:
     [
         "Nov 31 25:61:61 host kernel: ",
         "2024-13-45T99:99:99+99:99 host kernel: ",
+        "[Foo30 25:61] ",
         "[Fri Foo 30 11:43:09 2024] ",
         "<4>",
     ],
@@ -125,11 +129,16 @@ def test_dmesg_json_of_several() -> None:
 
 
 def test_message_of_the_journal_that_is_too_long() -> None:
-    import json
-
     assert list(events([json.dumps(fields("", MESSAGE=None, NOTE="NVRM: Xid"))])) == []
     twice = fields("", MESSAGE=["NVRM: Xid (PCI:0000:01:00): 79, x", "second"])
     assert [event.code for event in events([json.dumps(twice)])] == [79]
+
+
+def test_journal_that_does_not_tell_the_writer() -> None:
+    (event,) = events([json.dumps({"__CURSOR": "s=1", "MESSAGE": MESSAGES["xid"]})])
+    assert (event.code, event.injected) == (79, False)
+    (event,) = events([json.dumps({"MESSAGE": MESSAGES["xid"], "SYSLOG_IDENTIFIER": "job"})])
+    assert event.injected
 
 
 def test_kmsg_with_a_level_but_no_flags() -> None:

@@ -153,6 +153,11 @@ OTHERS: dict[str, Transport] = {
     "compose": _rsyslog("watcher-1  | [ 1843.308145] "),
     "grep": _rsyslog("/var/log/kern.log.1:Aug 30 11:43:09 gpu-1 kernel: [ 1843.308145] "),
     "grep -n": _rsyslog("kern.log:1712:[ 1843.308145] "),
+    "grep -n, one file": _rsyslog("1712:Aug 30 11:43:09 gpu-1 kernel: "),
+    "grep -C": _rsyslog("kern.log-1712-[ 1843.308145] "),
+    "pdsh": _rsyslog("gpu-1: [ 1843.308145] "),
+    "pdsh, dmesg -T": _rsyslog("192.0.2.1: [Fri Aug 30 11:43:09 2024] "),
+    "pdsh, syslog": _rsyslog("gpu-1.example: Aug 30 11:43:09 gpu-1 kernel: "),
 }
 
 TRANSPORTS: dict[str, Transport] = {**DMESG, **SHORT, **OTHERS}
