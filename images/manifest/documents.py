@@ -15,7 +15,7 @@ import hashlib
 from collections.abc import Iterable
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, JsonValue, model_validator
 
 from images.manifest.later import Channel, Record, Revocations, Statement
 from images.manifest.parts import Arch, Digest, Document, Level, Name, Part, Sha256, Text, Time, Version
@@ -169,6 +169,8 @@ class GateFacts(Part):
     script_sha256: Sha256
     image: Text
     machine: Text
+    degraded: list[Text] = Field(default=[], description="what the machine gives less of, and passed")
+    data: dict[str, JsonValue] = Field(default={}, description="figures and facts, as the check names them")
 
 
 class Passed(GateFacts):

@@ -12,11 +12,14 @@ from typing import Any
 
 import pytest
 
+from images.manifest import codec
+from images.manifest.documents import Release
 from tests.gpu_sim import tables
 from tests.gpu_sim.fixtures import GpuMachine, gpu_libraries, gpu_machine
+from tests.images.manifest.examples import DATA
 from tests.validation.gate import gate
-from validation.gate import checks, dcgm_figures, gpu_facts, gpu_readers
-from validation.gate.checks import Level, NotRun, Unknown
+from validation.gate import checks, dcgm_figures, gpu_facts, gpu_readers, results
+from validation.gate.checks import Level, NotRun, Result, Unknown
 from validation.gate.gpu_facts import Gpus
 from validation.gate.probes import Output
 
@@ -254,3 +257,12 @@ def test_without_gpus_nothing_is_run_and_expected_ones_are_missed(gpu_machine: M
     with pytest.raises(NotRun, match="no NVIDIA GPU on the PCI bus"):
         gpu_facts.read(json.dumps(facts), count=None)
     assert gpu_facts.read(json.dumps(facts), count=8).expected.count == 8
+
+
+def test_a_release_takes_what_gpu_checks_say() -> None:
+    """Their remarks are part of the release: a build on a GPU machine must be able to publish them."""
+    about = "gpu.pcie_link", "gpu", "gpu_hardware", Result.PASS, None, 0.1, "ab" * 32
+    entry = results.Entry(*about, ["8 of 16 lanes"], {"links": {"a": 1.0}})
+    gate_ = {**entry.as_json(), "phase": "first_boot", "image": "i", "machine": "m"}
+    found = codec.make(Release, {**DATA, "gates": [gate_]}).gates[0]
+    assert (found.degraded, found.data) == (["8 of 16 lanes"], {"links": {"a": 1.0}})
