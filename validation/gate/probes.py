@@ -78,7 +78,7 @@ PROBES = {
     # As JSON: its records say which of them the kernel wrote; dmesg where there is no journal. An empty log
     # is one that could not be read: the kernel always says something when it boots.
     "gpu_kernel_log": (
-        "cd $tools && f=$(mktemp) && trap 'rm -f $f' EXIT && "
+        "cd $tools && f=$(mktemp) && trap 'rm -f $f' EXIT && { journalctl --sync 2>/dev/null || :; } && "
         "{ journalctl --dmesg --boot --output=json --no-pager --quiet >$f 2>/dev/null || :; } && "
         "{ [ -s $f ] || dmesg >$f; } && "
         "{ [ -s $f ] || { echo 'the log of the kernel is empty'; exit 1; }; } && "
