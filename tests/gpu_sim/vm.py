@@ -84,6 +84,7 @@ def show_kernel() -> list[str]:
     Only to programs that read files there: the kernel itself knows nothing of these GPUs.
     """
     return [
+        f"mkdir -p {ASIDE}/pci {ASIDE}/module {ASIDE}/driver",  # a scenario may have nothing in one of them
         f"mount --bind {ASIDE}/pci /sys/bus/pci/devices",
         f"mount -t overlay gpu-sim -o lowerdir={ASIDE}/module:/sys/module /sys/module",
         f"mount --bind {ASIDE}/driver /proc/driver",
