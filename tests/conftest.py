@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -93,6 +94,12 @@ class Built:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """For who works on the VM tests: a build takes minutes."""
     parser.addoption("--built", type=Path, help="use the finished build in FOLDER/build, not a new one")
+
+
+def pytest_configure() -> None:
+    """A shell's background job ignores SIGINT, and so would all that the tests start and interrupt."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

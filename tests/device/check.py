@@ -127,7 +127,15 @@ def gpu_tier(here: Here) -> list[Row]:
     """Runs every GPU check, in the order that the gate asks: DCGM's late, the kernel's log last."""
     from validation.gate import checks, gpu_facts
 
-    order = ("gpu_facts", "gpu_memory", "units", "dcgm_field_1001", "dcgm_diag", "gpu_kernel_log")
+    order = (
+        "gpu_facts",
+        "gpu_memory",
+        "units",
+        "dcgm_field_1001",
+        "dcgm_diag",
+        "dcgm_health",
+        "gpu_kernel_log",
+    )
     found = sorted(suite(), key=lambda item: max(order.index(probe) for probe in item[0].probes))
     rows = []
     gpus: Any = None

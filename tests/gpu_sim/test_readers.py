@@ -146,28 +146,6 @@ def test_what_the_health_report_shows(gpu_machine: Any, fault: dict[str, Any], v
     assert health_says(gpu_machine(fault, **BOARD)) == verdict
 
 
-@pytest.mark.parametrize(
-    ("fault", "gpus", "memory"),
-    [
-        ({"kind": "lost", "gpu": 3}, "fail", "fail"),
-        ({"kind": "count_short"}, "fail", "pass"),
-        ({"kind": "version_mismatch"}, "fail", "fail"),
-        ({"kind": "memory_miscompare", "gpu": 0, "offset": 70000}, "pass", "fail"),
-        ({"kind": "out_of_memory", "gpu": "all"}, "pass", "unknown"),
-        ({"kind": "pcie_link", "width": 8}, "degraded", "pass"),
-        ({"kind": "missing", "program": "libcuda"}, "pass", "fail"),
-    ],
-)
-def test_what_the_boot_checks_say(
-    gpu_machine: Any, checks: Path, fault: dict[str, Any], gpus: str, memory: str
-) -> None:
-    # A miscompare of every GPU: the check takes one of them by chance.
-    faults = [{**fault, "gpu": gpu} for gpu in range(8)] if fault["kind"] == "memory_miscompare" else [fault]
-    machine = gpu_machine(*faults, **BOARD)
-    assert check_says(machine, checks / "20-gpus") == gpus
-    assert check_says(machine, checks / "30-gpu-memory") == memory
-
-
 @pytest.mark.parametrize("driver", ["580.95.05", "535.183.01"])
 @pytest.mark.parametrize(
     ("fault", "found"),

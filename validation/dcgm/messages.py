@@ -21,7 +21,9 @@ class Message(NamedTuple):
     broken: bool
 
 
-_NO_ENGINE = "no host engine answers: start nvidia-dcgm.service, or give --host"
+#: Nobody watches this machine by DCGM: the beginnings of two reasons.
+NOT_WATCHED = "the health watches are not set: run dcgmi health -s a first"
+NO_ENGINE = "no host engine answers: start nvidia-dcgm.service, or give --host"
 # In this order: a message may hold more than one of them, and the first says most.
 _KNOWN = (
     (r"^\s*[|+].*(?:Diagnostic|Health Monitor|Overall Health)|^\|-----  |^\+===",
@@ -35,8 +37,8 @@ _KNOWN = (
      "DCGM finds no NVML library: the driver is not installed, or its module is not loaded", False),
     (r"[Uu]nable to start an embedded host engine", "no host engine, and none can be started", False),
     (r"[Uu]nable to establish a connection|[Uu]nable to connect to host ?engine|"
-     r"[Hh]ost engine connection invalid|[Cc]onnection to the host ?engine", _NO_ENGINE, False),
-    (r"[Hh]ealth watches not enabled", "the health watches are not set: run dcgmi health -s a first", False),
+     r"[Hh]ost engine connection invalid|[Cc]onnection to the host ?engine", NO_ENGINE, False),
+    (r"[Hh]ealth watches not enabled", NOT_WATCHED, False),
     (r"[Uu]nable to (?:get|set|check) health watches", "the host engine refused the health watches", False),
     (r"not found among possible test choices|NO_AVAILABLE_TEST",
      "the test does not exist here: its plugin package is missing, or the GPU has level 1 only", False),

@@ -41,6 +41,7 @@ RAW = {
     "gpu_kernel_log": "kernel-log.jsonl",
     "dcgm_diag": "dcgm-diag.json",
     "dcgm_field_1001": "dcgm-field-1001.txt",
+    "dcgm_health": "dcgm-health.json",
 }
 
 

@@ -75,6 +75,7 @@ PROBES = {
         # A session of its own with its id in $tools: whoever gives up can end it.
         "exec setsid sh -c 'echo $$ >$0/diag.pid 2>/dev/null; exec dcgmi diag -r $1 -j' $tools $diag_level"
     ),
+    "dcgm_health": "command -v dcgmi >/dev/null || exit 127; dcgmi health -c -j",
     # As JSON: its records say which of them the kernel wrote; dmesg where there is no journal. An empty log
     # is one that could not be read: the kernel always says something when it boots.
     "gpu_kernel_log": (
@@ -93,11 +94,12 @@ PROGRAMS = {
     "gpu_kernel_log": "the reading of the kernel's log",
     "dcgm_field_1001": "dcgmi dmon",
     "dcgm_diag": "dcgmi diag",
+    "dcgm_health": "dcgmi health",
 }
 
 #: What is not asked side by side with the rest: the diagnostic loads the GPUs and needs them for itself, and
-#: the kernel's log is read last, so that faults under the diagnostic's load are in it.
-LATER = (("dcgm_field_1001",), ("dcgm_diag",), ("gpu_kernel_log",))
+#: what the watches and the kernel have seen is read last, so that faults under its load are in it.
+LATER = (("dcgm_field_1001",), ("dcgm_diag",), ("dcgm_health", "gpu_kernel_log"))
 
 #: Seconds by DCGM's level. Its documentation says seconds, 2 min, 15 min, an hour; big machines take more.
 DIAG_DEADLINES = {0: DEADLINE, 1: 300, 2: 900, 3: 3600, 4: 3 * 3600}

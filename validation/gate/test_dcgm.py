@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from validation import dcgm
+from validation.dcgm import messages
 from validation.gate import dcgm_figures, gpu_readers
-from validation.gate.checks import NotRun, Unknown, record
+from validation.gate.checks import NotRun, Unknown, degraded, record
 from validation.gate.gpu_facts import Gpus
 from validation.gate.machine import Machine
 from validation.gate.test_gpu import gpu_check
@@ -53,6 +54,29 @@ def test_field_1001(machine: Machine, gpus: Gpus) -> None:
     if problem or output.code:
         raise Unknown(problem or f"dcgmi dmon ended with code {output.code}")
     assert len(values) >= len(gpus.bus), f"values of {len(values)} of {len(gpus.bus)} GPUs"
+
+
+@gpu_check("dcgm.health", "dcgm_health", "gpu_facts")
+def test_health(machine: Machine) -> None:
+    """The health watches of DCGM, where somebody has set them, have seen no fault.
+
+    They are not set for this: a watch stays in the host engine, and has seen nothing yet.
+    """
+    output = machine.output("dcgm_health")
+    if output.code == NO_DCGMI:
+        raise NotRun("dcgmi is not installed")
+    found = dcgm.judge(output.text, exit_code=output.code)
+    record(judgement=found.document())
+    fatal = [str(entry["message"]) for entry in found.failures if not entry.get("warning")]
+    assert not fatal, "; ".join(fatal)
+    if found.failures:
+        degraded(*(str(entry["message"]) for entry in found.failures))
+        return
+    for nobody in (messages.NOT_WATCHED, messages.NO_ENGINE):
+        if found.reason.startswith(nobody):
+            raise NotRun(f"nobody watches this machine by DCGM: {nobody}")
+    if found.verdict != "pass":
+        raise Unknown(found.reason)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "../share/gpu-sim"))
 import simulated
@@ -266,9 +265,7 @@ def dmon(dcgm, options):
     if not dcgm["gpus"]:
         print("No data returned from the hostengine.", file=sys.stderr)
         return -8
-    for turn in range(int(options.get("count", 1))):
-        if turn:
-            time.sleep(max(int(options.get("delay", 1000)), 100) / 1000)
+    for _ in range(int(options.get("count", 1))):  # at once: nothing is sampled
         # The first sample after the host engine's start is empty.
         value = "0.000" if status is None and simulated.read_state("profiling") else "N/A"
         simulated.write_state("profiling", "sampled")

@@ -6,12 +6,12 @@ import json
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from images import settings
 from tests.gpu_sim.fixtures import gpu_libraries
+from tests.gpu_sim.verdicts import HEALTHY, MACHINE, ROWS, Row
 from tests.images.validate.node import Node, node
 
 __all__ = ["gpu_libraries"]
@@ -67,30 +67,36 @@ def test_a_healthy_machine_of_somebody_else(machine: Node, build_dir: Path) -> N
         "gpu-memory.json",
         "kernel-log.jsonl",
         "dcgm-diag.json",
+        "dcgm-health.json",
         "dcgm-field-1001.txt",
     }
 
 
+#: Of every kind of verdict; the others with --full.
+QUICK = {
+    "lost-gpu=3-bus=False",
+    "memory_miscompare-gpu=all",
+    "pcie_link-gpu=3-width=8",
+    "diag_skipped",
+    "healthy",
+}
+
+
 @pytest.mark.usefixtures("build_dir")
 @pytest.mark.parametrize(
-    ("faults", "verdict", "says"),
+    "row",
     [
-        ([{"kind": "lost", "gpu": 3}], "unhealthy", "fail gpu.count"),
-        ([{"kind": "count_short"}], "unhealthy", "7 of 8 GPUs are on the bus"),
-        ([{"kind": "xid", "gpu": 3, "code": 79}], "unhealthy", "Xid 79 at 0000:5b:00"),
-        ([{"kind": "memory_miscompare", "gpu": 2}], "unhealthy", "came back wrong"),
-        ([{"kind": "diag_fails", "test": "software", "gpu": 1}], "unhealthy", "fail dcgm.diag"),
-        ([{"kind": "diag_skipped"}], "unknown", "unknown dcgm.diag"),
-        ([{"kind": "hung", "ignores_sigterm": True}], "unknown", "nvidia-smi: no answer"),
-        ([{"kind": "pcie_link", "gpu": 0, "width": 8}], "degraded", "8 of 16 lanes"),
-        ([{"kind": "driver_not_loaded"}], "unhealthy", "fail gpu.driver"),
+        pytest.param(row, id=row.name, marks=[] if row.name in QUICK else [pytest.mark.full])
+        for row in (HEALTHY, *ROWS)
+        if not row.kernel
     ],
-)  # fmt: skip
-def test_faults(machine: Node, faults: list[Mapping[str, Any]], verdict: str, says: str) -> None:
-    machine.simulate(*faults, **H100)
-    done = validate(machine)
-    assert done.returncode == {"unhealthy": 1, "unknown": 3, "degraded": 0}[verdict], done.stdout
+)
+def test_faults(machine: Node, row: Row) -> None:
+    machine.simulate(*row.faults, **MACHINE)
+    done = validate(machine, f"--diag-level={row.diag_level}")
+    verdict, says = row.gate
     assert lines(done)[0].startswith(f"{verdict.upper()}: "), done.stdout
+    assert done.returncode == {"unhealthy": 1, "unknown": 3}.get(verdict, 0), done.stdout
     assert says in " ".join(done.stdout.split()), done.stdout
 
 

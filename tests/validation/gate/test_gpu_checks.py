@@ -46,13 +46,19 @@ class Expected(dict[str, Any]):
 
 @dataclass
 class Probed:
-    """What the probes print on a machine that is laid out in a folder; each is run when it is read."""
+    """What the probes print on a machine that is laid out in a folder; each is run once, when it is read."""
 
     machine: GpuMachine
     expected: Expected
     units: str = UNITS.format(fm=FM, state="active")
+    outputs: dict[str, Output] = field(default_factory=dict)
 
     def output(self, name: str) -> Output:
+        if name not in self.outputs:
+            self.outputs[name] = self._run(name)
+        return self.outputs[name]
+
+    def _run(self, name: str) -> Output:
         root = self.machine.root
         level = str(self.expected.gpu["diag_level"])
         commands = {
@@ -61,6 +67,7 @@ class Probed:
             "gpu_kernel_log": [sys.executable, "-BS", "-m", "validation.kernel_log", f"{root}{LOG}"],
             "dcgm_diag": [f"{root}/usr/bin/dcgmi", "diag", "-r", level, "-j"],
             "dcgm_field_1001": [f"{root}/usr/bin/dcgmi", "dmon", "-e", "1001", "-c", "3"],
+            "dcgm_health": [f"{root}/usr/bin/dcgmi", "health", "-c", "-j"],
         }  # fmt: skip
         env = {"PATH": f"{root}/usr/bin:/usr/bin:/bin", "GPU_IMAGE_ROOT": str(root), "LC_ALL": "C"}
         if name == "units":
@@ -133,6 +140,7 @@ def fault(kind: str, **options: Any) -> tuple[Mapping[str, Any], ...]:
 
 H100 = {"gpus": 8, "model": "h100-sxm", "machine_type": "p5.48xlarge"}
 ONE = {"gpus": 1, "model": "h100-sxm"}
+WATCHED = {**ONE, "health_watches": True}
 
 NEGATIVE: dict[str, list[Case]] = {
     "gpu.count": [
@@ -193,6 +201,13 @@ NEGATIVE: dict[str, list[Case]] = {
         Case("dmon printed no value", fault("no_host_engine"), ONE, result="unknown"),
         Case("", fault("profiling"), ONE, result="unknown"),
         Case("no value of GPU 0", fault("profiling", status=0), ONE, result="unknown"),
+        Case("dcgmi is not installed", fault("missing", program="dcgmi"), ONE, result="not_run"),
+    ],
+    "dcgm.health": [
+        Case("GPU 3 has fallen off the bus", fault("health", gpu=3), {**H100, "health_watches": True}),
+        Case("MMU Error", fault("health", xid=31, result="Warning"), WATCHED, result="degraded"),
+        Case("nobody watches this machine by DCGM: the health watches", (), ONE, result="not_run"),
+        Case("no host engine answers", fault("no_host_engine"), ONE, result="not_run"),
         Case("dcgmi is not installed", fault("missing", program="dcgmi"), ONE, result="not_run"),
     ],
     "dcgm.pcie_h2d_gb_s": [Case("recorded only", (), ONE, {"diag_level": 2}, "not_run")],
