@@ -75,12 +75,23 @@ ROWS: list[Row] = [
     # The bus and the driver
     row("lost", ("unhealthy", GONE), ("unhealthy", GONE), gpu=3),
     row("lost", ("unhealthy", GONE), ("unhealthy", GONE), gpu=3, rows="only"),
-    row("lost", ("unhealthy", "a GPU does not answer"), ("unhealthy", "fail gpu.count"), slow=True, gpu="all"),
+    row(
+        "lost",
+        ("unhealthy", "a GPU does not answer"),
+        ("unhealthy", "fail gpu.count"),
+        slow=True,
+        gpu="all",
+    ),
     row("lost", ("unhealthy", "7 of 8"), ("unhealthy", "7 of 8 GPUs are on the bus"), gpu=3, bus=False),
     row("count_short", ("unhealthy", "6 of 8"), ("unhealthy", "6 of 8 GPUs are on the bus"), by=2),
     row("count_short", ("unhealthy", "none of the 8"), ("unhealthy", "0 of 8 GPUs are on the bus"), by=8),
     row("count_short", ("unhealthy", "7 of 8"), ("unhealthy", "fallen off bus"), gpu=3, log=True),
-    row("no_devices", ("unhealthy", "lists none of 8 GPUs"), ("unhealthy", "No devices were found"), slow=True),
+    row(
+        "no_devices",
+        ("unhealthy", "lists none of 8 GPUs"),
+        ("unhealthy", "No devices were found"),
+        slow=True,
+    ),
     row(
         "driver_not_loaded",
         ("unhealthy", "not loaded"),
