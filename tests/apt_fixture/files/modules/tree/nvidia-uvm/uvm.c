@@ -1,0 +1,11 @@
+/* gpu-image fixture: nvidia-uvm */
+#include <fixture.h>
+
+static int __init fixture_init(void) { return nvUvmInterfaceRegisterGpu(); }
+static void __exit fixture_exit(void) { }
+
+module_init(fixture_init);
+module_exit(fixture_exit);
+MODULE_LICENSE("${license_uvm}");
+MODULE_VERSION(NV_VERSION_STRING);
+MODULE_DESCRIPTION(FIXTURE);
