@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,12 +11,13 @@ import pytest
 
 from tests import apt_fixture
 from tests.apt_fixture import Options, apt, catalog
+from tests.gpu_sim.fixtures import gpu_libraries
 
 UBUNTU = "compute/cuda/repos/ubuntu2404/x86_64"
 DEBIAN = "compute/cuda/repos/debian13/x86_64"
 TOOLKIT = "libnvidia-container/stable/deb/amd64"
 
-MakeApt = Callable[..., apt.Apt]
+__all__ = ["gpu_libraries"]
 
 
 @pytest.fixture(scope="session")
@@ -68,8 +70,6 @@ def _clean(known: apt.Apt) -> Iterator[apt.Apt]:
 @pytest.fixture
 def broken(tmp_path: Path) -> Iterator[Callable[..., tuple[apt.Apt, apt_fixture.Served]]]:
     """Builds and serves a small repository with options; returns an apt for it, not yet updated."""
-    import contextlib
-
     with contextlib.ExitStack() as stack:
 
         def make(path: str, **options: object) -> tuple[apt.Apt, apt_fixture.Served]:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import ctypes
 import gzip
 import hashlib
+import os
 import re
+import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from images.errors import UserError
-from tests import apt_fixture
+from tests import apt_fixture, gpu_sim
 from tests.apt_fixture import Options, Served, catalog, libraries
 from tests.apt_fixture.conftest import DEBIAN, TOOLKIT, UBUNTU
 from validation import driver
@@ -153,6 +155,50 @@ def test_units_and_their_pitfalls(served: Served, ubuntu_root: Path, tmp_path: P
         assert (
             subprocess.run([root / "usr/bin" / program], capture_output=True, check=False).returncode == code
         )
+
+
+@pytest.mark.parametrize(
+    ("gpus", "version", "code", "said"),
+    [
+        (8, "580.95.05", 0, ""),
+        (8, "590.48.01", 1, "interface version 590.48.01 don't match with driver version 580.95.05"),
+        (1, "580.95.05", 1, "NV_WARN_NOTHING_TO_DO"),
+    ],
+)
+def test_daemons_on_a_simulated_machine(
+    served: Served, tmp_path: Path, gpus: int, version: str, code: int, said: str
+) -> None:
+    """With the simulator's files over the packages' the daemons find a driver, and NVSwitches if any."""
+    root = unpack(served, UBUNTU, tmp_path, ["nvidia-persistenced"], "580.95.05-0ubuntu1")
+    unpack(served, UBUNTU, root, ["nvidia-fabricmanager"], f"{version}-1")
+    gpu_sim.lay_out(root, gpu_sim.Scenario(gpus=gpus, model="h100-sxm", driver="580.95.05", dcgm="4.4.1"))
+    started = []
+    try:
+        for program in ("nvidia-persistenced", "nv-fabricmanager"):
+            done = subprocess.run([root / "usr/bin" / program], capture_output=True, text=True, check=False)
+            started += root.glob("run/*/*.pid")
+            assert done.returncode == (code if program == "nv-fabricmanager" else 0), done.stderr
+        assert said in done.stderr
+        assert len(set(started)) == 2 - code
+    finally:
+        for pid in set(started):
+            os.kill(int(pid.read_text()), signal.SIGTERM)
+
+
+def test_the_simulator_brings_no_second_version(
+    served: Served, tmp_path: Path, gpu_libraries: Mapping[str, Path]
+) -> None:
+    names = ["libnvidia-compute-580", "nvidia-utils-580"]
+    root = unpack(served, UBUNTU, tmp_path, names, "580.95.05-0ubuntu1")
+    scenario = gpu_sim.Scenario(driver="580.95.05", dcgm="4.4.1")
+    gpu_sim.lay_out(root, scenario, gpu_libraries)
+    found = {path.name for path in root.rglob("*.so.*") if re.match(r"lib(cuda|nvidia-ml)\.", path.name)}
+    assert found == {
+        f"{name}.so.{end}" for name in ("libcuda", "libnvidia-ml") for end in ("1", "580.95.05")
+    }
+    done = subprocess.run([root / "usr/bin/nvidia-smi", "-L"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert gpu_sim.UUID_PREFIX in done.stdout
 
 
 def test_which_units_a_package_enables(served: Served, tmp_path: Path) -> None:
