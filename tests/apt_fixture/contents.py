@@ -83,6 +83,8 @@ def tree(package: Package, arch: str, repository: Repository, context: Context) 
             made.control.append(_file(operands[0], operands[2], local, entry.place, operands[1]))
         else:
             made.data.extend(VERBS[entry.verb](entry, operands, local, context))
+    if any(entry.verb == "lib" for entry in package.entries):
+        made.control.append(File("triggers", b"activate-noawait ldconfig\n"))
     configured = "".join(f"{file.path}\n" for file in made.data if file.path.startswith("/etc/"))
     if configured:
         made.control.append(File("conffiles", configured.encode()))

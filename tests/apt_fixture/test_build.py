@@ -16,7 +16,7 @@ import pytest
 
 from images.errors import UserError
 from tests import apt_fixture, gpu_sim
-from tests.apt_fixture import Options, Served, catalog, libraries
+from tests.apt_fixture import Options, Served, catalog, keys, libraries
 from tests.apt_fixture.conftest import DEBIAN, TOOLKIT, UBUNTU
 from validation import driver
 from validation.nvidia_smi import messages
@@ -350,3 +350,32 @@ def test_modules_that_do_not_compile(tmp_path: Path) -> None:
     deb = fixture.deb(UBUNTU, "nvidia-kernel-source-580-open_580.95.05-0ubuntu1_")
     subprocess.run(["dpkg-deb", "-x", deb, tmp_path / "root"], check=True)
     assert "ioremap_nocache(" in (tmp_path / "root/usr/src/nvidia-580.95.05/nvidia/nv.c").read_text()
+
+
+def test_a_key_goes_with_its_context() -> None:
+    with pytest.raises(KeyboardInterrupt), keys.generate() as key:
+        assert key.home.exists()
+        assert key.public and "PGP PUBLIC KEY" in key.armored
+        raise KeyboardInterrupt
+    assert not key.home.exists()
+
+
+def test_without_the_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match="not installed: dpkg-deb, gpg, gpgconf"):
+        apt_fixture.build(tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_where_the_keyring_package_points(tmp_path: Path) -> None:
+    options = Options(
+        sets=("debian13",), archs=("arm64",), only=("cuda-keyring",), site="http://127.0.0.1:8/"
+    )
+    fixture = apt_fixture.build(tmp_path / "out", options)
+    (path,) = fixture.repositories
+    subprocess.run(["dpkg-deb", "-x", fixture.deb(path, "cuda-keyring"), tmp_path / "root"], check=True)
+    source = (tmp_path / "root/etc/apt/sources.list.d/cuda-debian13-sbsa.list").read_text()
+    assert source == (
+        "deb [signed-by=/usr/share/keyrings/cuda-archive-keyring.gpg] "
+        "http://127.0.0.1:8/compute/cuda/repos/debian13/sbsa/ /\n"
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 
@@ -55,6 +55,11 @@ DEBIAN_CLOSURE = {
     "nvidia-opencl-icd",
     "nvidia-persistenced",
 }
+
+
+def of(names: Iterable[str], *versions: str) -> tuple[str, ...]:
+    """Patterns for these packages in these versions."""
+    return tuple(f"{name}={version}*" for name in names for version in versions)
 
 
 def test_the_newest_wins_where_nothing_is_said(ubuntu: Apt, debian: Apt) -> None:
@@ -188,7 +193,9 @@ def test_container_toolkit(updated: Callable[[str], Apt]) -> None:
 
 def test_a_mix_on_debian_is_installable(broken: Callable[..., tuple[Apt, Served]]) -> None:
     """Kernel packages of one version, userspace of another: apt sees nothing wrong."""
-    apt, _ = broken(DEBIAN, mix=True, only=(*DEBIAN_CLOSURE, "nvidia-fabricmanager"))
+    apt, _ = broken(
+        DEBIAN, mix=True, only=of((*DEBIAN_CLOSURE, "nvidia-fabricmanager"), UPSTREAM, "590.48.01")
+    )
     assert apt.run("apt-get", "update").returncode == 0
     taken = apt.simulate("nvidia-kernel-open-dkms=580.95.05-1", "firmware-nvidia-gsp=580.95.05-1",
                          "nvidia-kernel-support=580.95.05-1", "nvidia-driver-cuda")  # fmt: skip
@@ -201,7 +208,7 @@ def test_a_mix_on_debian_is_installable(broken: Callable[..., tuple[Apt, Served]
 def test_a_version_that_vanished(broken: Callable[..., tuple[Apt, Served]]) -> None:
     apt, _ = broken(
         UBUNTU,
-        only=(*UBUNTU_CLOSURE, "nvidia-imex", "nvidia-driver-pinning*"),
+        only=of((*UBUNTU_CLOSURE, "nvidia-imex", "nvidia-driver-pinning*"), UPSTREAM, "580.105.08"),
         without=("nvidia-firmware-580=580.95.05-0ubuntu1", "nvidia-imex"),
         pinning=False,
     )
