@@ -171,12 +171,32 @@ def shared_vm(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 FAULTS = report.Table()
+ROW = "fault"  # a property of a test's report, which is how it comes from a worker
+
+
+class FaultTable:
+    """Collects what a fault test saw; the table is printed at the end."""
+
+    def __init__(self, node: pytest.Item) -> None:
+        self._node = node
+
+    def add(self, fault: str, code: int, outcome: str) -> None:
+        """One row; see ``report.Table``."""
+        self._node.user_properties.append((ROW, [fault, code, outcome]))
 
 
 @pytest.fixture
-def fault_table() -> report.Table:
-    """Collects what the fault tests saw."""
-    return FAULTS
+def fault_table(request: pytest.FixtureRequest) -> FaultTable:
+    return FaultTable(request.node)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Takes the rows of a test that has ended."""
+    if report.when == "call":
+        for name, row in report.user_properties:
+            if name == ROW:
+                fault, code, outcome = row  # type: ignore[misc]
+                FAULTS.add(fault, code, outcome)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -187,6 +207,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.write_line(line)
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Quick ones first, so that a mistake shows early; those that boot machines last."""
+    """Quick ones first, so that a mistake shows early; those that boot machines last.
+
+    Where tests run side by side (``inv test``), those of a file stay together: they share what it sets up.
+    """
     items.sort(key=lambda item: bool(item.get_closest_marker("vm") or item.get_closest_marker("full")))
+    for item in items:
+        if not item.get_closest_marker("apart"):
+            item.add_marker(pytest.mark.xdist_group(str(item.path)))

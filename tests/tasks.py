@@ -9,6 +9,8 @@ from invoke.context import Context
 
 from images.cli import task
 
+NO_TESTS = 5  # pytest's exit code when a selection is empty
+
 
 @task(
     help={
@@ -27,7 +29,10 @@ def test(
     yes: bool = False,
     no_install: bool = False,
 ) -> None:
-    """Run the tests: linters, types, unit tests, and one local build that the VM tests share."""
+    """Run the tests: linters, types and unit tests; then, if they pass, those that start machines.
+
+    Those share one local build.
+    """
     from images import clouds, doctor
     from images.errors import UserError
     from images.settings import CHECKOUT
@@ -38,13 +43,22 @@ def test(
     for name in clouds.names():
         programs |= clouds.load(name).programs
     doctor.ensure(programs, yes=yes, install=not no_install)
-    tier = "not vm and not box and not full" if fast else "" if full else "not full"
-    words = [sys.executable, "-m", "pytest", str(CHECKOUT / "tests"), "-m", tier]
-    words += ["-k", only] if only else []
-    # pytest's own output and exit code are this task's: its closing line is the last one printed.
-    code = _run(words)
-    if code:
-        sys.exit(code)
+    if only:
+        _require_expression(only)
+    words = [sys.executable, "-m", "pytest", str(CHECKOUT / "tests"), *(["-k", only] if only else [])]
+    side_by_side = [*words, "-n", "auto", "--dist", "loadgroup", "-m"]
+    quick = [*side_by_side, "not vm and not full and not box" if fast else "not vm and not full"]
+    slow = [*words, "-m", "vm or full" if full else "vm and not full"]
+    # pytest's own output and exit code are this task's: its closing line is the last one printed. Machines
+    # share the processors with nothing else, and are not started after a failure that is known by then.
+    found = NO_TESTS
+    for command in [quick] if fast else [quick, slow]:
+        code = _run(command)
+        if code not in (0, NO_TESTS):
+            sys.exit(code)
+        found = min(found, code)
+    if found:
+        sys.exit(found)
 
 
 @task(
@@ -69,6 +83,36 @@ def sim(c: Context, command: str | None = None, accel: str | None = None, yes: b
     code = session.run(settings.load(c.config), command=command, accelerator=accel)
     if code:
         sys.exit(code)
+
+
+def _require_expression(only: str) -> None:
+    """Ends with pytest's own message for a wrong expression; side by side it would be an internal error."""
+    import subprocess
+    import tempfile
+
+    from images.errors import UserError
+
+    with tempfile.TemporaryDirectory() as empty:
+        words = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-c",
+            "/dev/null",
+            "--rootdir",
+            empty,
+            empty,
+            "-k",
+            only,
+        ]
+        done = subprocess.run(words, cwd=empty, capture_output=True, text=True, check=False)
+    if done.returncode != NO_TESTS:
+        said = [line for line in done.stderr.splitlines() if line.startswith("ERROR: ")]
+        raise UserError(
+            f"--only={only}: {said[0].removeprefix('ERROR: ') if said else done.stderr.strip()}",
+            hint="names and parts of names with 'and', 'or', 'not' and brackets, as pytest's -k",
+        )
 
 
 def _run(words: list[str]) -> int:

@@ -21,14 +21,15 @@ import pytest
 from images import builds
 from images.manifest.named import named_images
 from images.manifest.store import open_store
-from tests.cloud_sim import checkout, report
+from tests.cloud_sim import checkout
 from tests.cloud_sim.box import quick_box
 from tests.cloud_sim.faults import Call, Fault
 from tests.cloud_sim.proxy import Proxy
 from tests.cloud_sim.quick_build import CACHE, Quick
+from tests.conftest import FaultTable
 from tests.images.clouds.aws.test_policy import ACTIONS
 
-pytestmark = pytest.mark.box
+pytestmark = [pytest.mark.box, pytest.mark.apart]  # each has a box of its own
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +108,7 @@ def machine_types(quick: Quick) -> list[tuple[str, str | None]]:
 # --- what the cloud refuses ---------------------------------------------------------------------------
 
 
-def test_no_fault(quick: Quick, fault_table: report.Table) -> None:
+def test_no_fault(quick: Quick, fault_table: FaultTable) -> None:
     found = run(quick)
     assert found.code == 0, found.err
     outcome = json.loads(found.out)
@@ -215,7 +216,7 @@ GOOD = (("c7i.2xlarge", None), ("g6.xlarge", None), ("c7i.2xlarge", None))
     ],
     ids=lambda case: case.name,
 )
-def test_refused(quick: Quick, fault_table: report.Table, case: Refused) -> None:
+def test_refused(quick: Quick, fault_table: FaultTable, case: Refused) -> None:
     for fault in case.faults:
         quick.box.faults.add(fault)
     found = run(quick)
@@ -231,7 +232,7 @@ def test_refused(quick: Quick, fault_table: report.Table, case: Refused) -> None
 
 
 @pytest.mark.parametrize("expired", [False, True], ids=["unknown", "expired"])
-def test_credentials_that_are_no_good(quick: Quick, fault_table: report.Table, expired: bool) -> None:
+def test_credentials_that_are_no_good(quick: Quick, fault_table: FaultTable, expired: bool) -> None:
     bad = quick.box.account.session(expired=True)
     extra = {"AWS_SESSION_TOKEN": bad.token} if expired else {}
     environment = {
@@ -249,7 +250,7 @@ def test_credentials_that_are_no_good(quick: Quick, fault_table: report.Table, e
     fault_table.add(f"{name} credentials", result.returncode, result.stderr.splitlines()[-2].strip())
 
 
-def test_credentials_that_expire_while_it_builds(quick: Quick, fault_table: report.Table) -> None:
+def test_credentials_that_expire_while_it_builds(quick: Quick, fault_table: FaultTable) -> None:
     """Then not even the clean-up is possible: it is said, and a sweep with new credentials does it."""
 
     def expire(_: Call) -> None:
@@ -268,7 +269,7 @@ def test_credentials_that_expire_while_it_builds(quick: Quick, fault_table: repo
     fault_table.add("credentials expire in the build", found.code, found.error + "; swept")
 
 
-def test_the_captured_image_fails(quick: Quick, fault_table: report.Table) -> None:
+def test_the_captured_image_fails(quick: Quick, fault_table: FaultTable) -> None:
     quick.box.faults.image_fails(copied=False)
     found = run(quick)
     assert found.code == 1, found.err
@@ -278,7 +279,7 @@ def test_the_captured_image_fails(quick: Quick, fault_table: report.Table) -> No
     fault_table.add("the image goes to failed", found.code, found.error)
 
 
-def test_one_region_fails_and_the_next_run_finishes(quick: Quick, fault_table: report.Table) -> None:
+def test_one_region_fails_and_the_next_run_finishes(quick: Quick, fault_table: FaultTable) -> None:
     quick.box.faults.image_fails(region="us-west-2", copied=True)
     found = run(quick)
     assert found.code == 1
@@ -299,7 +300,7 @@ def test_one_region_fails_and_the_next_run_finishes(quick: Quick, fault_table: r
     fault_table.add("one region's copy fails", found.code, "published at home; inv replicate finished it")
 
 
-def test_ssh_drops_while_it_builds(quick: Quick, fault_table: report.Table) -> None:
+def test_ssh_drops_while_it_builds(quick: Quick, fault_table: FaultTable) -> None:
     quick.box.faults.after("ModifyInstanceMetadataOptions", lambda call: drop(quick, call))
     found = run(quick)
     assert found.code == 1
@@ -311,7 +312,7 @@ def drop(quick: Quick, call: Call) -> None:
     quick.box.account.machines.target.drop_ssh(call.parameters["InstanceId"])
 
 
-def test_the_endpoint_dies(quick: Quick, fault_table: report.Table) -> None:
+def test_the_endpoint_dies(quick: Quick, fault_table: FaultTable) -> None:
     """Packer alone would try for seven minutes to delete what it cannot reach."""
     quick.box.faults.after("ModifyInstanceMetadataOptions", lambda _: quick.box.faults.endpoint_dies())
     found = run(quick)
@@ -327,7 +328,7 @@ def test_the_endpoint_dies(quick: Quick, fault_table: report.Table) -> None:
     fault_table.add("the endpoint dies", found.code, found.error + "; swept")
 
 
-def test_a_failed_check_stops_the_capture(quick: Quick, fault_table: report.Table) -> None:
+def test_a_failed_check_stops_the_capture(quick: Quick, fault_table: FaultTable) -> None:
     found = run(quick, "--set", "min_free_mib=999999999")
     assert found.code == 1
     assert found.error.startswith("build: the gate inside the build failed: quick.space (fail)")
@@ -337,7 +338,7 @@ def test_a_failed_check_stops_the_capture(quick: Quick, fault_table: report.Tabl
 
 
 def test_a_machine_is_kept_entered_and_swept_when_its_time_is_over(
-    quick: Quick, fault_table: report.Table
+    quick: Quick, fault_table: FaultTable
 ) -> None:
     found = run(quick, "--set", "min_free_mib=999999999", "--on-error=keep")
     assert found.code == 1
@@ -409,7 +410,7 @@ def later(quick: Quick, action: str, number: int, hook: Callable[[Call], None]) 
     ids=lambda s: s.name,
 )
 def test_the_builder_is_ended(
-    quick: Quick, fault_table: report.Table, moment: str, signum: signal.Signals
+    quick: Quick, fault_table: FaultTable, moment: str, signum: signal.Signals
 ) -> None:
     running: list[subprocess.Popen[str]] = []
     MOMENTS[moment](quick, lambda _: running[0].send_signal(signum))

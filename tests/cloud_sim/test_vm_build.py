@@ -19,9 +19,10 @@ from images.manifest.named import named_images
 from images.manifest.resolve import read_release
 from images.manifest.store import open_store
 from images.settings import CHECKOUT, Settings
-from tests.cloud_sim import report, session
+from tests.cloud_sim import session
 from tests.cloud_sim.faults import Call
 from tests.cloud_sim.session import Session
+from tests.conftest import FaultTable
 
 pytestmark = [
     pytest.mark.full,
@@ -68,7 +69,7 @@ def left(aws: Session) -> dict[str, dict[str, list[str]]]:
     }
 
 
-def test_a_killed_builder_and_a_sweep(aws: Session, fault_table: report.Table) -> None:
+def test_a_killed_builder_and_a_sweep(aws: Session, fault_table: FaultTable) -> None:
     running: list[subprocess.Popen[str]] = []
 
     def kill(_: Call) -> None:
@@ -85,7 +86,7 @@ def test_a_killed_builder_and_a_sweep(aws: Session, fault_table: report.Table) -
     fault_table.add("VM: SIGKILL while provisioning", -9, "swept")
 
 
-def test_built_gated_copied_and_resolved(aws: Session, fault_table: report.Table) -> None:
+def test_built_gated_copied_and_resolved(aws: Session, fault_table: FaultTable) -> None:
     built = inv(aws, "build", "--cloud=aws", "--json")
     assert built.returncode == 0, built.stderr
     outcome = json.loads(built.stdout)
@@ -104,7 +105,7 @@ def test_built_gated_copied_and_resolved(aws: Session, fault_table: report.Table
     fault_table.add("VM: none", 0, "published in two regions")
 
 
-def test_a_failed_check_leaves_nothing(aws: Session, fault_table: report.Table, tmp_path: Path) -> None:
+def test_a_failed_check_leaves_nothing(aws: Session, fault_table: FaultTable, tmp_path: Path) -> None:
     failed = inv(aws, "build", "--cloud=aws", "--set", "min_free_mib=7000")
     assert failed.returncode == 1
     assert "error: build: the gate inside the build failed: system.free_space" in failed.stderr

@@ -26,6 +26,8 @@ def inv(*words: str, module: str = "images") -> subprocess.CompletedProcess[str]
         (["build", "--clod=local"], "No idea what '--clod' is"),
         (["build", "--cloud"], "needed value"),
         (["ssh"], "'build'"),
+        (["test", "--only", "one or"], "Wrong expression"),
+        (["test", "--fast", "--full"], "exclude each other"),
         (["--help", "nope"], "No idea what 'nope' is"),
     ],
 )

@@ -57,7 +57,7 @@ def test_field_1001(machine: Machine, gpus: Gpus) -> None:
 
 
 @gpu_check("dcgm.health", "dcgm_health", "gpu_facts")
-def test_health(machine: Machine) -> None:
+def test_health(machine: Machine, gpus: Gpus) -> None:
     """The health watches of DCGM, where somebody has set them, have seen no fault.
 
     They are not set for this: a watch stays in the host engine, and has seen nothing yet.
@@ -66,7 +66,7 @@ def test_health(machine: Machine) -> None:
     if output.code == NO_DCGMI:
         raise NotRun("dcgmi is not installed")
     found = dcgm.judge(output.text, exit_code=output.code)
-    record(judgement=found.document())
+    record(judgement=found.document(), gpus=len(gpus.bus))
     fatal = [str(entry["message"]) for entry in found.failures if not entry.get("warning")]
     assert not fatal, "; ".join(fatal)
     if found.failures:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import subprocess
 import sys
@@ -247,6 +248,12 @@ def test_each_check_is_seen_to_fail(id: str, case: Case, gpu_machine: Make) -> N
 
 
 GPU_CHECKS = [id for id, (check, _) in gate.checks().items() if check.tier is not checks.Tier.ANY_VM]
+
+
+@pytest.mark.parametrize("id", GPU_CHECKS)
+def test_each_check_asks_what_the_gpus_are(id: str) -> None:
+    """Where there are none it is not run, and on simulated ones its result is not called hardware's."""
+    assert "gpus" in inspect.signature(gate.checks()[id][1]).parameters
 
 
 @pytest.mark.parametrize("model", tables.models())
