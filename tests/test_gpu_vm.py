@@ -67,7 +67,6 @@ class GpuVm:
             f"cat >{INSTALLED} <<'END'\n" + "\n".join(names) + "\nEND",
             "ldconfig",
             *vm.show_kernel(),
-            "systemd-run --quiet --unit=nvidia-fabricmanager --remain-after-exit true",
         )
         return scenario
 
@@ -76,8 +75,7 @@ class GpuVm:
         if self._there:
             self.machine.run(
                 f"{'; '.join([*vm.end_hung(), *vm.hide_kernel()])}\nxargs -r rm -f <{INSTALLED}\n"
-                f"rm -rf {INSTALLED} /run/gpu-sim /usr/share/gpu-sim /etc/gpu-image/expect.json; ldconfig\n"
-                "systemctl stop nvidia-fabricmanager.service"
+                f"rm -rf {INSTALLED} /run/gpu-sim /usr/share/gpu-sim /etc/gpu-image/expect.json; ldconfig"
             )
         self._there = False
 
@@ -117,8 +115,10 @@ class GpuVm:
 @pytest.fixture(scope="module")
 def gpu_vm(shared_vm: SharedVm, gpu_libraries: Mapping[str, Path]) -> Iterator[GpuVm]:
     made = GpuVm(shared_vm, gpu_libraries)
+    made.sh("systemd-run --quiet --unit=nvidia-fabricmanager --remain-after-exit true")
     yield made
     made.remove()
+    made.sh("systemctl stop nvidia-fabricmanager.service")
 
 
 @pytest.fixture(autouse=True)
