@@ -102,7 +102,7 @@ def packer_waits(process: subprocess.Popen[str], site: Site, *, count: int = 1) 
 
 
 @pytest.mark.vm
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("signum", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.full)])
 def test_signal_while_packer_waits_for_the_machine(site: Site, built: Built, signum: int) -> None:
     process = site.start("build", "--cloud=local", "--force")
     try:

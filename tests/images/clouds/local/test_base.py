@@ -195,7 +195,7 @@ def test_a_missing_tool_is_named(
         base.build_base(**INPUTS, cache=tmp_path)
 
 
-@pytest.mark.vm
+@pytest.mark.full  # the shared build boots a base with BIOS, and what it captured with both
 def test_a_real_base_boots_with_bios_and_uefi_and_reboots(tmp_path: Path) -> None:
     """Bootstraps for real (or takes it from the cache), so it needs the distribution's archive."""
     from images.clouds.local import accel, machine
