@@ -31,6 +31,9 @@ def test_count(gpus: Gpus) -> None:
         # Its silence is no list of none: only the number on the bus can be judged.
         assert not short, short[0]
         raise Unknown(f"nvidia-smi: {gpus.smi_problem}")
+    if gpus.judgement and gpus.judgement.verdict == "unknown" and not gpus.rows:
+        assert not short, short[0]
+        raise Unknown(gpus.judgement.reason)  # it could not ask: what it does not list may be there
     wrong = short + [
         f"{address} is on the bus and nvidia-smi does not list it" for address in sorted(on_bus - listed)
     ]

@@ -147,6 +147,7 @@ NEGATIVE: dict[str, list[Case]] = {
     "gpu.count": [
         Case("7 of 8 GPUs are on the bus", fault("count_short"), H100),
         Case("0000:5b:00 is on the bus and nvidia-smi does not list it", fault("lost", gpu=3), H100),
+        Case("NVML cannot be initialized", fault("nvml_fails", code=999), H100, result="unknown"),
         Case("8 of 7 GPUs are on the bus (the gate's options)", machine=H100, expects={"count": 7}),
     ],
     "gpu.driver": [
