@@ -213,7 +213,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     Where tests run side by side (``inv test``), those of a file stay together: they share what it sets up.
     """
-    items.sort(key=lambda item: bool(item.get_closest_marker("vm") or item.get_closest_marker("full")))
+
+    def place(item: pytest.Item) -> int:
+        marks = {mark.name for mark in item.iter_markers()}
+        return 2 if marks & {"vm", "full"} else 1 if "box" in marks else 0
+
+    items.sort(key=place)
     for item in items:
         if not item.get_closest_marker("apart"):
             item.add_marker(pytest.mark.xdist_group(str(item.path)))

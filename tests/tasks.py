@@ -38,7 +38,9 @@ def test(
     from images.settings import CHECKOUT
 
     if fast and full:
-        raise UserError("--fast and --full exclude each other")
+        raise UserError(
+            "--fast and --full exclude each other", hint="without both: all but what takes hours"
+        )
     programs = {**doctor.PROGRAMS, **doctor.TEST_PROGRAMS}
     for name in clouds.names():
         programs |= clouds.load(name).programs
