@@ -48,7 +48,7 @@ def test(
     if only:
         _require_expression(only)
     words = [sys.executable, "-m", "pytest", str(CHECKOUT / "tests"), *(["-k", only] if only else [])]
-    side_by_side = [*words, "-n", "auto", "--dist", "loadgroup", "-m"]
+    side_by_side = [*words, "-n", "auto", "--dist", "loadscope", "-m"]
     quick = [*side_by_side, "not vm and not full and not box" if fast else "not vm and not full"]
     slow = [*words, "-m", "vm or full" if full else "vm and not full"]
     # pytest's own output and exit code are this task's: its closing line is the last one printed. Machines

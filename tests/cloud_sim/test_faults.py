@@ -29,7 +29,7 @@ from tests.cloud_sim.quick_build import CACHE, Quick
 from tests.conftest import FaultTable
 from tests.images.clouds.aws.test_policy import ACTIONS
 
-pytestmark = [pytest.mark.box, pytest.mark.apart]  # each has a box of its own
+pytestmark = pytest.mark.box
 
 
 @pytest.fixture(scope="module")
